@@ -54,8 +54,8 @@ void far__write_u64(far__writer *w, uint64_t v);
 void far__write_bytes(far__writer *w, const void *data, size_t size);
 void far__write_zeros(far__writer *w, size_t size);
 
-/* Reads from memory of fixed size, in the same way: after the first read past the end `failed` stays
- * set and every read gives zeros (or NULL). */
+/* Reads from memory of fixed size, in the same way: after the first read past the end `failed`
+ * stays set and every read gives zeros (or NULL). */
 typedef struct far__reader {
     const uint8_t *data;
     size_t size, used;

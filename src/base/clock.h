@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
- * base/clock: the clock as a function pointer, so that tests own time. Times are int64_t nanoseconds
- * of CLOCK_MONOTONIC; FAR__NEVER is later than all.
- * Floor: base. Thread: any. */
+ * base/clock: the clock as a function pointer, so that tests own time. Times are int64_t
+ * nanoseconds of CLOCK_MONOTONIC; FAR__NEVER is later than all. Floor: base. Thread: any. */
 #ifndef FAR_BASE_CLOCK_H
 #define FAR_BASE_CLOCK_H
 

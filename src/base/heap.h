@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
- * base/heap: deadlines in order: a binary min-heap of intrusive nodes, removal from the middle included.
- * Floor: base. Thread: the owner's lock. */
+ * base/heap: deadlines in order: a binary min-heap of intrusive nodes, removal from the middle
+ * included. Floor: base. Thread: the owner's lock. */
 #ifndef FAR_BASE_HEAP_H
 #define FAR_BASE_HEAP_H
 
@@ -18,7 +18,8 @@ typedef struct far__heap {
 } far__heap;
 
 void far__heap_fini(far__heap *h);
-far_status far__heap_add(far__heap *h, far__heap_node *n, int64_t key) FAR_MUST_USE; /* FAR_ENOMEM */
+far_status far__heap_add(far__heap *h, far__heap_node *n,
+                         int64_t key) FAR_MUST_USE;     /* FAR_ENOMEM */
 void far__heap_remove(far__heap *h, far__heap_node *n); /* a node in no heap: nothing happens */
 far__heap_node *far__heap_first(const far__heap *h);    /* NULL if empty */
 

@@ -12,7 +12,8 @@ struct far__list {
     far__list *next, *prev;
 };
 
-#define far__container_of(ptr, type, member) ((type *)(void *)((char *)(ptr)-offsetof(type, member)))
+#define far__container_of(ptr, type, member)                                                       \
+    ((type *)(void *)((char *)(ptr)-offsetof(type, member)))
 
 static inline void far__list_init(far__list *l)
 {

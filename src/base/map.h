@@ -22,8 +22,8 @@ void *far__map_get(const far__map *m, uint64_t key);
 /* Sets or replaces; `value` must not be NULL. FAR_ENOMEM: unchanged. */
 far_status far__map_put(far__map *m, uint64_t key, void *value) FAR_MUST_USE;
 void *far__map_remove(far__map *m, uint64_t key); /* the value, or NULL */
-/* Visits in no order: start with *at = 0; false at the end. Removing the visited key is allowed only
- * when iteration restarts; adding is not. */
+/* Visits in no order: start with *at = 0; false at the end. Removing the visited key is allowed
+ * only when iteration restarts; adding is not. */
 bool far__map_next(const far__map *m, size_t *at, uint64_t *key, void **value);
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  * base/mutex: mutex and futex word, header only.
- * Floor: base. Thread: any. Locks are short, never nested, never held across anything that blocks. */
+ * Floor: base. Thread: any. Locks are short, never nested, never held across anything that blocks.
+ */
 #ifndef FAR_BASE_MUTEX_H
 #define FAR_BASE_MUTEX_H
 

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ * proto/wire: the header of every message, encode and decode side by side. The transport's prefix
+ * (sizes, segment table, chunks) is transport/stream's; the handshake's frames are
+ * proto/handshake's. Floor: proto. Thread: none of its own. */
+#ifndef FAR_PROTO_WIRE_H
+#define FAR_PROTO_WIRE_H
+
+#include "base/buf.h"
+
+enum {
+    FAR__WIRE_VERSION = 1,
+    FAR__WIRE_HEADER_MAX = 32768,    /* bytes; larger ones are refused */
+    FAR__WIRE_NAME_MAX = 1024,       /* bytes of a method name (py:module:qualname is long) */
+    FAR__WIRE_RANGES_MAX = 64,       /* of an acknowledgement */
+    FAR__WIRE_REMAINING_AT = 16,     /* offset in a request's header of the remaining time */
+    FAR__WIRE_RESERVED_MAX = 262144, /* bytes: body of a call to a reserved method, or its reply */
+};
+
+typedef enum far__wire_type {
+    FAR__WIRE_REQUEST = 1,
+    FAR__WIRE_REPLY = 2,
+    FAR__WIRE_ERROR = 3,  /* a reply whose body says what went wrong */
+    FAR__WIRE_CANCEL = 4, /* the caller has given up `call_id` */
+    FAR__WIRE_CREDIT = 5,
+    FAR__WIRE_PING = 6,
+    FAR__WIRE_PONG = 7,
+    FAR__WIRE_ACK = 8,     /* retried calls whose results are no longer needed */
+    FAR__WIRE_DIAL_ME = 9, /* please dial a connection that carries calls towards me */
+    FAR__WIRE_RESEND = 10, /* short id unknown: `call_id` was not run, send it with its name */
+} far__wire_type;
+
+enum {
+    FAR__WIRE_RESERVED_METHOD = 1, /* a "far." method or its reply: needs no credit */
+    FAR__WIRE_RETRY = 2,           /* `sequence` is set; may be a repeat */
+    FAR__WIRE_HAS_REMAINING = 4,   /* `remaining` is set */
+};
+
+typedef enum far__wire_naming {
+    FAR__WIRE_BY_NAME = 0,
+    FAR__WIRE_BY_NAME_AND_ID = 1,
+    FAR__WIRE_BY_ID = 2,
+} far__wire_naming;
+
+typedef struct far__wire_range {
+    uint64_t first, last; /* inclusive */
+} far__wire_range;
+
+/* Which fields are on the wire depends on the type; the others are zero after decoding. */
+typedef struct far__wire_header {
+    uint8_t type;
+    uint8_t flags;
+    uint8_t encoding;  /* REQUEST, REPLY: far_encoding; ERROR: FAR_ENCODING_VALUES */
+    uint8_t naming;    /* REQUEST */
+    uint64_t call_id;  /* REQUEST, REPLY, ERROR, CANCEL, RESEND; PING, PONG: a token */
+    int64_t remaining; /* REQUEST: ns left, > 0 if set; stamped when first written */
+    uint32_t short_id; /* REQUEST by id */
+    uint64_t sequence; /* RETRY: number among the retried calls of this pair */
+    const char *name;  /* REQUEST by name; borrowed, not zero-terminated */
+    uint16_t name_size;
+    uint16_t ref_count;    /* REQUEST, REPLY: references carried; not built yet: refused */
+    uint64_t credit_bytes; /* CREDIT: totals since the connection began */
+    uint64_t credit_calls;
+    uint64_t ack_mark; /* ACK: all sequences below are finished */
+    uint16_t ack_count;
+    far__wire_range ack[FAR__WIRE_RANGES_MAX]; /* ACK: finished ones above the mark, ascending */
+} far__wire_header;
+
+/* Appends to `w`. Only a programmer's mistake or a too small `w` (w->failed) can go wrong.
+ * A REQUEST's remaining time lies at FAR__WIRE_REMAINING_AT from the header's begin. */
+void far__wire_encode(const far__wire_header *header, far__writer *w);
+/* Bytes that far__wire_encode will write. */
+size_t far__wire_size(const far__wire_header *header);
+/* FAR_EPROTO: malformed; FAR_EUNSUPPORTED: well-formed but of a kind that is not built yet. `why`
+ * is set on failure to a static text that names the field. `out` borrows from `data`. */
+far_status far__wire_decode(const void *data, size_t size, far__wire_header *out,
+                            const char **why) FAR_MUST_USE;
+
+#endif
