@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# examples/*.c, bench/*.c and bench/floors/*.c: one program a file. They know farcall.h and the
+# shared library only; the floors of the measurements know not even these.
+
+function(farcall_add_programs folder)
+  file(GLOB files CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/${folder}/*.c")
+  foreach(file IN LISTS files)
+    cmake_path(GET file STEM stem)
+    string(REPLACE "/" "_" prefix "${folder}")
+    set(target ${prefix}_${stem})
+    add_executable(${target} "${file}")
+    target_include_directories(${target} SYSTEM PRIVATE ${DLPACK_INCLUDE_DIR})
+    target_link_libraries(${target} PRIVATE far_compile ${ARGN} Threads::Threads m)
+    set_target_properties(${target} PROPERTIES OUTPUT_NAME ${stem}
+                          RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/${folder}")
+  endforeach()
+endfunction()
+
+if(FARCALL_BUILD_EXAMPLES)
+  farcall_add_programs(examples farcall)
+endif()
+if(FARCALL_BUILD_BENCH)
+  farcall_add_programs(bench farcall)
+  farcall_add_programs(bench/floors)
+endif()
