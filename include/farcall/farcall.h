@@ -99,9 +99,9 @@ typedef int64_t far_duration; /* nanoseconds */
 #define FAR_MICROSECOND ((far_duration)1000)
 #define FAR_MILLISECOND ((far_duration)1000000)
 #define FAR_SECOND ((far_duration)1000000000)
-#define FAR_NO_LIMIT ((far_duration)0)               /* of a call: never times out */
+#define FAR_NO_LIMIT ((far_duration)0)                /* of a call: never times out */
 #define FAR_TIMEOUT_DEFAULT ((far_duration)INT64_MIN) /* of a call: what the agent's default says */
-#define FAR_FOREVER ((far_duration)INT64_MAX)        /* of a wait: until completed */
+#define FAR_FOREVER ((far_duration)INT64_MAX)         /* of a wait: until completed */
 /* Any other negative duration is FAR_EINVAL. Anything above 0 is a real limit, however small. */
 
 /* ------------------------------------------------------------------------------------- buffers */
@@ -304,7 +304,8 @@ typedef struct far_options {
     const char *name;        /* of this worker, unique in the job; required */
     int64_t rank;            /* -1: from the environment (RANK, OMPI_COMM_WORLD_RANK, PMI_RANK,
                                 SLURM_PROCID), else given by rank 0 (open world) */
-    int64_t world_size;      /* -1: from the environment (WORLD_SIZE, ...), else an open world; 0: open */
+    int64_t world_size;      /* -1: from the environment (WORLD_SIZE, ...), else open; 0: an open
+                                world */
     const char *init_method; /* "env://" (default), "tcp://host:port", "file:///path" */
     const char *secret;      /* of the job; NULL: FARCALL_SECRET, FARCALL_SECRET_FILE, else the
                                 user's own secret file, made at first use */
@@ -445,13 +446,13 @@ FAR_API far_message *far_future_take_message(far_future *future);
 /* How a call failed. Strings are borrowed from the future. */
 typedef struct far_failure {
     far_status status;
-    const char *text;           /* what went wrong, with method, worker, limit, time passed */
-    far_worker_id worker;       /* whom the call went to */
-    bool from_handler;          /* it came out of the handler at the callee */
-    bool may_have_run;          /* FAR_EPEER: the handler may have begun */
-    const char *type_name;      /* of a handler's error, such as "ValueError"; "" if unknown */
-    const char *traceback;      /* of a handler's error, "" if none */
-    far_message *payload;       /* of a handler's error in the callee's own encoding, or NULL */
+    const char *text;      /* what went wrong, with method, worker, limit, time passed */
+    far_worker_id worker;  /* whom the call went to */
+    bool from_handler;     /* it came out of the handler at the callee */
+    bool may_have_run;     /* FAR_EPEER: the handler may have begun */
+    const char *type_name; /* of a handler's error, such as "ValueError"; "" if unknown */
+    const char *traceback; /* of a handler's error, "" if none */
+    far_message *payload;  /* of a handler's error in the callee's own encoding, or NULL */
 } far_failure;
 
 /* Fills `out`; its status is FAR_OK if the call succeeded, FAR_EAGAIN while it has not ended. */
@@ -486,11 +487,11 @@ FAR_API bool far_future_fail(far_future *future, far_status status, const char *
 
 /* -------------------------------------------------------------------------- serving: a handler */
 
-FAR_API far_agent *far_incoming_agent(const far_incoming *call);       /* borrowed */
+FAR_API far_agent *far_incoming_agent(const far_incoming *call);         /* borrowed */
 FAR_API const far_worker *far_incoming_caller(const far_incoming *call); /* borrowed */
-FAR_API const char *far_incoming_method(const far_incoming *call);     /* borrowed */
-FAR_API far_message *far_incoming_message(far_incoming *call);         /* borrowed */
-FAR_API far_message *far_incoming_take_message(far_incoming *call);    /* the caller's to discard */
+FAR_API const char *far_incoming_method(const far_incoming *call);       /* borrowed */
+FAR_API far_message *far_incoming_message(far_incoming *call);           /* borrowed */
+FAR_API far_message *far_incoming_take_message(far_incoming *call); /* the caller's to discard */
 /* Time left of the caller's limit: FAR_FOREVER if it gave none, 0 if it is up. */
 FAR_API far_duration far_incoming_remaining(const far_incoming *call);
 /* The caller has given up (cancel, timeout, loss): an answer would be dropped. */
