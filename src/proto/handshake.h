@@ -26,6 +26,7 @@ enum {
     FAR__NONCE_SIZE = 32,
     FAR__JOB_SIZE = 16,
     FAR__SECRET_MAX = 4096,
+    FAR__LIBRARY_SIZE = 16, /* of a library's version text, "0.1.0", zero-padded */
 };
 
 typedef enum far__role {
@@ -63,10 +64,13 @@ typedef far_status (*far__judge_fn)(const far__hello *hello, far_error *error, v
 /* One side of one connection. */
 typedef struct far__handshake {
     bool dialler;
-    far__hello hello;       /* dialler: mine; acceptor: the peer's, once read */
-    far__identity acceptor; /* acceptor: mine; dialler: the peer's, once proved */
-    uint32_t version;       /* agreed, from DONE on */
-    uint64_t features;      /* common ones */
+    far__hello hello;                  /* dialler: mine; acceptor: the peer's, once read */
+    far__identity acceptor;            /* acceptor: mine; dialler: the peer's, once proved */
+    uint32_t version;                  /* agreed, from DONE on */
+    uint64_t features;                 /* common ones */
+    uint32_t version_min, version_max; /* acceptor: those it speaks */
+    uint64_t own_features;             /* acceptor: those it has; may be set before the HELLO */
+    char peer_library[FAR__LIBRARY_SIZE + 1]; /* acceptor: version of the dialler's library */
     uint8_t secret[FAR__SECRET_MAX];
     size_t secret_size;
     uint8_t nonce[FAR__NONCE_SIZE];
@@ -80,7 +84,8 @@ typedef struct far__handshake {
     far_error error;
 } far__handshake;
 
-/* Copies everything; `secret` of 1 to FAR__SECRET_MAX bytes. The dialler's first step is SEND. */
+/* Copies everything; `secret` of 1 to FAR__SECRET_MAX bytes. The dialler's first step is SEND. An
+ * acceptor speaks FAR__WIRE_VERSION alone and has no features unless its fields are set after. */
 void far__handshake_dial(far__handshake *h, const far__hello *hello, const void *secret,
                          size_t secret_size, const uint8_t nonce[FAR__NONCE_SIZE]);
 void far__handshake_accept(far__handshake *h, const far__identity *self, const void *secret,
