@@ -54,7 +54,7 @@ far_status far__heap_add(far__heap *h, far__heap_node *n, int64_t key)
     assert(n->index == 0);
     if (h->count == h->room) {
         size_t room = h->room ? h->room * 2 : ROOM_MIN;
-        far__heap_node **nodes = far__mem_resize(h->nodes, room * sizeof(*nodes));
+        far__heap_node **nodes = far__mem_resize(h->nodes, room * sizeof *nodes);
         if (!nodes)
             return FAR_ENOMEM;
         h->nodes = nodes;

@@ -27,21 +27,21 @@ static void libc_free(void *block, void *arg)
 }
 
 static const far__mem_table libc_table = {libc_alloc, libc_resize, libc_free, NULL};
-static far__mem_table table = {libc_alloc, libc_resize, libc_free, NULL};
+static far__mem_table current = {libc_alloc, libc_resize, libc_free, NULL};
 
 /* Relaxed: it counts, it orders nothing. */
 static atomic_size_t live;
 
-void far__mem_set_table(const far__mem_table *replacement)
+void far__mem_set_table(const far__mem_table *table)
 {
     assert(far__mem_live() == 0);
-    table = replacement ? *replacement : libc_table;
+    current = table ? *table : libc_table;
 }
 
 void *far__mem_alloc(size_t size)
 {
     /* NULL must mean only "none left", and the C library may give NULL for 0 bytes. */
-    void *block = table.alloc(size ? size : 1, table.arg);
+    void *block = current.alloc(size ? size : 1, current.arg);
     if (block)
         atomic_fetch_add_explicit(&live, 1, memory_order_relaxed);
     return block;
@@ -67,14 +67,14 @@ void *far__mem_resize(void *old, size_t size)
 {
     if (!old)
         return far__mem_alloc(size);
-    return table.resize(old, size ? size : 1, table.arg);
+    return current.resize(old, size ? size : 1, current.arg);
 }
 
 void far__mem_free(void *block)
 {
     if (!block)
         return;
-    table.free(block, table.arg);
+    current.free(block, current.arg);
     size_t before = atomic_fetch_sub_explicit(&live, 1, memory_order_relaxed);
     assert(before > 0);
     (void)before;
