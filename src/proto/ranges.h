@@ -15,7 +15,10 @@ typedef struct far__ranges {
 
 void far__ranges_init(far__ranges *r);
 void far__ranges_fini(far__ranges *r);
-/* Adds first..last (inclusive, first >= 1). FAR_ENOMEM: unchanged. */
+/* Makes room for `count` ranges in all, so that adding up to there cannot fail. */
+far_status far__ranges_reserve(far__ranges *r, size_t count) FAR_MUST_USE; /* FAR_ENOMEM */
+/* Adds first..last (inclusive); nothing if first > last. UINT64_MAX itself is never in the set.
+ * FAR_ENOMEM: unchanged. */
 far_status far__ranges_add(far__ranges *r, uint64_t first, uint64_t last) FAR_MUST_USE;
 bool far__ranges_has(const far__ranges *r, uint64_t n);
 
