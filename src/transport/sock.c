@@ -108,7 +108,7 @@ void far__sock_update(far__sock_conn *c)
             want = EPOLLRDHUP;
         if (c->want_read && !c->serving)
             want |= EPOLLIN;
-        if (c->blocked && !c->polling)
+        if (c->blocked && !c->polls_writing)
             want |= EPOLLOUT;
     }
     if (want == c->events)
@@ -161,7 +161,7 @@ far_status far__sock_send(far__conn *head, const far__outgoing *message, uint64_
     return status;
 }
 
-void far__sock_flush(far__conn *head, bool reader_follows)
+void far__sock_flush(far__conn *head)
 {
     far__sock_conn *c = (far__sock_conn *)head;
     if (c->broken || c->closed || c->connecting)
@@ -189,8 +189,7 @@ void far__sock_flush(far__conn *head, bool reader_follows)
     }
     if (blocked != c->blocked) {
         c->blocked = blocked;
-        if (!(blocked && reader_follows))
-            far__sock_update(c);
+        far__sock_update(c);
     }
     give_orphans(c, orphans);
 }
@@ -320,6 +319,7 @@ far__drive_result far__sock_drive(far__conn *head, int64_t deadline)
         c->polling = true;
         c->waker = w;
         c->woken = false;
+        c->polls_writing = c->blocked;
         if (c->blocked)
             events |= POLLOUT;
         far__sock_update(c);
@@ -334,7 +334,7 @@ far__drive_result far__sock_drive(far__conn *head, int64_t deadline)
     far__drive_result result = poll_conn(c, w, events, deadline, &revents);
     if (revents & POLLOUT) {
         far__mutex_lock(head->lock);
-        far__sock_flush(head, true);
+        far__sock_flush(head);
         far__mutex_unlock(head->lock);
     }
     if ((revents & ~POLLOUT) && !far__sock_read(c))
@@ -343,7 +343,7 @@ far__drive_result far__sock_drive(far__conn *head, int64_t deadline)
     far__mutex_lock(head->lock);
     bool woken = c->woken;
     c->waker = NULL;
-    c->polling = false;
+    c->polling = c->polls_writing = false;
     c->hung_up = false;
     far__sock_update(c);
     far__mutex_unlock(head->lock);
@@ -407,7 +407,7 @@ void far__sock_ready(far__watch *w, uint32_t events)
     far__ref_hold(&c->refs);
     if (events & EPOLLOUT) {
         far__mutex_lock(c->head.lock);
-        far__sock_flush(&c->head, false);
+        far__sock_flush(&c->head);
         far__mutex_unlock(c->head.lock);
     }
     if (events & ~(uint32_t)EPOLLOUT) {

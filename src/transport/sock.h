@@ -51,7 +51,8 @@ typedef struct far__sock_conn {
     uint32_t events;  /* registered in the loop; 0: not at all */
     bool want_read;   /* the loop shall watch it for reading */
     bool blocked;     /* the socket was full */
-    bool polling;     /* a driver is in ppoll, and polls for writing if need be */
+    bool polling;     /* a driver is in ppoll ... */
+    bool polls_writing; /* ... and waits for room to write too */
     bool hung_up;     /* the loop saw the hang-up while somebody else was reading */
     bool connecting;
     bool serving;
@@ -79,7 +80,7 @@ bool far__sock_read(far__sock_conn *c);
 void far__sock_ready(far__watch *w, uint32_t events);
 
 far_status far__sock_send(far__conn *c, const far__outgoing *message, uint64_t *token);
-void far__sock_flush(far__conn *c, bool reader_follows);
+void far__sock_flush(far__conn *c);
 uint64_t far__sock_pending(const far__conn *c);
 bool far__sock_started(const far__conn *c, uint64_t token);
 void far__sock_abandon(far__conn *c, uint64_t token);

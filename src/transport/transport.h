@@ -75,9 +75,9 @@ struct far__transport_ops {
                        far__conn **out, far_error *error);
     /* conn->lock held. Queues; nothing is written before flush. */
     far_status (*send)(far__conn *c, const far__outgoing *message, uint64_t *token);
-    /* conn->lock held. Writes what the socket takes; does not block. `reader_follows`: the caller will
-     * drive the connection next and writes the rest there. */
-    void (*flush)(far__conn *c, bool reader_follows);
+    /* conn->lock held. Writes what the socket takes; does not block. The rest is written by the reader
+     * or the loop as soon as there is room. */
+    void (*flush)(far__conn *c);
     uint64_t (*pending)(const far__conn *c);             /* conn->lock held: bytes not yet written */
     bool (*started)(const far__conn *c, uint64_t token); /* conn->lock held */
     void (*abandon)(far__conn *c, uint64_t token);       /* conn->lock held */
