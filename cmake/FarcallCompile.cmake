@@ -2,6 +2,7 @@
 # far_compile: how every C file of this project is compiled. Link it privately.
 # FARCALL_SANITIZER_ENV: what a test needs in its environment to run a program that loads sanitized
 # code without being sanitized itself (the Python interpreter); empty without FARCALL_SANITIZE.
+# FARCALL_TEST_ENV: what every test gets in its environment.
 
 add_library(far_compile INTERFACE)
 # Empty rather than 1, so that a file which says "#define _GNU_SOURCE" as well does no harm.
@@ -10,6 +11,8 @@ target_compile_options(far_compile INTERFACE -Wall -Wextra -Wshadow -Wconversion
                                              -fno-omit-frame-pointer)
 
 set(FARCALL_SANITIZER_ENV "")
+# At the first race, also in a child that leaves by _exit and would not tell otherwise.
+set(FARCALL_TEST_ENV "TSAN_OPTIONS=halt_on_error=1" "UBSAN_OPTIONS=print_stacktrace=1")
 if(FARCALL_SANITIZE)
   add_compile_options(-fsanitize=${FARCALL_SANITIZE} -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${FARCALL_SANITIZE})

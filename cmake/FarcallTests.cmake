@@ -48,6 +48,7 @@ function(farcall_add_cmocka_test file)
     add_test(NAME ${name} COMMAND ${target} ${case})
     # A filter that matches no case runs nothing, and cmocka calls that a success.
     set_tests_properties(${name} PROPERTIES TIMEOUT 60 LABELS ${kind}
+                         ENVIRONMENT "${FARCALL_TEST_ENV}"
                          FAIL_REGULAR_EXPRESSION "Running 0 test")
   endforeach()
 endfunction()
