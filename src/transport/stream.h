@@ -15,9 +15,12 @@
  *
  * Design notes. What was put in small is copied or referenced at once into the *ring* of bytes in
  * order. A message longer than a frame waits in the *bulk* list, and its next frame moves into the ring
- * only when the ring is empty, taking turns with other bulk messages: so a small message is behind at
- * most one frame, and an abandoned message has at most one frame committed, which is finished from a
- * private copy, so the user's memory is free at once.
+ * (at its tail, in a gather) only when no other bulk frame is in it, taking turns with other bulk
+ * messages: so a small message is behind at most one frame, neither kind starves the other, and an
+ * abandoned message has at most one frame committed. A frame that was begun is then finished from a
+ * private copy, which needs no allocation; one that was not is removed. So the user's memory is free at
+ * once. A begun message that is only one frame (or whose last frame was begun) is delivered all the
+ * same.
  * Floor: transport. Thread: out: the connection's lock; in: whoever reads the connection. */
 #ifndef FAR_TRANSPORT_STREAM_H
 #define FAR_TRANSPORT_STREAM_H
@@ -63,8 +66,8 @@ typedef struct far__outgoing {
     size_t header_size;
     const far__segment *segments; /* references are taken (also on failure) */
     size_t segment_count;
-    int64_t deadline;        /* FAR__NEVER: none; else the 8 bytes at deadline_at in the header are */
-    size_t deadline_at;      /* overwritten with the ns that are left when the first byte is written */
+    int64_t deadline;   /* FAR__NEVER: none; else the 8 bytes at deadline_at in the header are */
+    size_t deadline_at; /* overwritten with the ns that are left when the first byte is written */
 } far__outgoing;
 
 typedef struct far__stream_out far__stream_out;
@@ -79,14 +82,15 @@ far_status far__stream_put(far__stream_out *s, const far__outgoing *message, uin
 /* Bytes that can be written now without a further put (bulk messages included). */
 uint64_t far__stream_pending(const far__stream_out *s);
 /* Fills up to `room` vectors with the next bytes; returns how many. Stamps remaining times. If the
- * memory for a bulk message's frame is short, what is in the ring is given and the rest tried later. */
+ * memory for a bulk message's frame is short, what is in the ring is given and the rest tried later:
+ * 0 while bytes are pending means that. Between a gather and its written only puts may come. */
 size_t far__stream_gather(far__stream_out *s, int64_t now, struct iovec *iov, size_t room);
 /* The first `size` gathered bytes were written. */
 void far__stream_written(far__stream_out *s, size_t size, far_buffer **orphans);
-/* Was the first byte of this message written? */
+/* Was the first byte of this message written? (Also true of a token that abandon removed: ask before.) */
 bool far__stream_started(const far__stream_out *s, uint64_t token);
-/* Gives the message up as far as it is not written: unstarted and not yet in the ring: removed; else see
- * the design notes. Afterwards no buffer of it is held. Written or unknown: nothing happens. */
+/* Gives the message up as far as it is not written: not started: removed, never delivered; else see the
+ * design notes. Afterwards no buffer of it is held. Written or unknown: nothing happens. */
 void far__stream_abandon(far__stream_out *s, uint64_t token, far_buffer **orphans);
 
 /* A received message, valid during the upcall only. A segment with a buffer was read into memory of its
@@ -115,7 +119,7 @@ far_status far__stream_in_create(const far__stream_up *up, uint64_t message_max,
 void far__stream_in_destroy(far__stream_in *s, far_buffer **orphans);
 void far__stream_in_limit(far__stream_in *s, uint64_t message_max);
 /* Where the next bytes are to be read to: up to 2 vectors (memory of a large segment, then the parse
- * buffer of 64 KiB); returns how many. */
+ * buffer of 64 KiB); returns how many; 0 after a failure. */
 size_t far__stream_in_prepare(far__stream_in *s, struct iovec iov[2]);
 /* `size` bytes were read there. Calls up for each message completed. FAR_EPROTO, FAR_ETOOBIG,
  * FAR_EUNSUPPORTED, FAR_ENOMEM: give the connection up; *why is a static text. */
