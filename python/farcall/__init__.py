@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""farcall: remote procedure calls between the processes of one distributed program.
+
+    import farcall
+
+    farcall.init_rpc("worker0", rank=0, world_size=2)
+    farcall.rpc_sync("worker1", pow, args=(2, 10), timeout=1.0)
+    farcall.shutdown()
+"""
+
+from ._farcall import Future, collect_all, current_call, rpc_async, rpc_sync, version
+from ._workers import WorkerInfo
+from .agent import Agent
+from .api import (
+    debug_info,
+    export,
+    get_rpc_timeout,
+    get_worker_info,
+    get_worker_infos,
+    init_rpc,
+    metrics,
+    set_rpc_timeout,
+    shutdown,
+    wait_all,
+)
+from .errors import (
+    AgentClosedError,
+    AlreadyInitializedError,
+    AuthenticationError,
+    BackpressureError,
+    NotInitializedError,
+    RemoteError,
+    RemoteTraceback,
+    RpcCancelledError,
+    RpcError,
+    RpcTimeoutError,
+    SerializationError,
+    UnknownFunctionError,
+    UnknownWorkerError,
+    VersionError,
+    WorkerLostError,
+)
+from .options import Options
+
+__version__ = version()
+
+__all__ = [
+    "Agent",
+    "AgentClosedError",
+    "AlreadyInitializedError",
+    "AuthenticationError",
+    "BackpressureError",
+    "Future",
+    "NotInitializedError",
+    "Options",
+    "RemoteError",
+    "RemoteTraceback",
+    "RpcCancelledError",
+    "RpcError",
+    "RpcTimeoutError",
+    "SerializationError",
+    "UnknownFunctionError",
+    "UnknownWorkerError",
+    "VersionError",
+    "WorkerInfo",
+    "WorkerLostError",
+    "collect_all",
+    "current_call",
+    "debug_info",
+    "export",
+    "get_rpc_timeout",
+    "get_worker_info",
+    "get_worker_infos",
+    "init_rpc",
+    "metrics",
+    "rpc_async",
+    "rpc_sync",
+    "set_rpc_timeout",
+    "shutdown",
+    "wait_all",
+]
