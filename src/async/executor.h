@@ -28,8 +28,8 @@ typedef struct far__executor far__executor;
 typedef struct far__job far__job;
 struct far__job {
     void (*run)(far__job *j); /* a handler thread, no lock held; frees or re-uses the job itself */
-    _Atomic uint32_t *cost;   /* moving average of its kind in ns, kept by the executor; NULL: unknown,
-                                 treated as long */
+    _Atomic uint32_t *cost;   /* moving average of its kind in ns, kept by the executor, 0: not seen
+                                 yet; touched after run, so it outlives the job. NULL: always long */
     far__list link;
 };
 
@@ -37,11 +37,13 @@ typedef struct far__executor_ops {
     /* Waits for requests until `deadline` or far__executor_ops.wake; reads them and pushes jobs by
      * far__executor_push_read. Called only by the holder of the role. */
     void (*read)(void *arg, int64_t deadline);
-    /* Makes `read` return soon. Any thread. */
+    /* Makes the present or else the next `read` return soon. Any thread. */
     void (*wake)(void *arg);
-    /* The loop thread watches for requests from now on (on) or no more. Under the executor's lock. */
+    /* The loop thread watches for requests from now on (on) or no more. Under the executor's lock: add
+     * or remove a watch, nothing else. The watch's `ready` asks far__executor_loop_begin. */
     void (*watch)(void *arg, bool on);
-    /* Writes replies that were appended. No lock held. */
+    /* Writes replies that were appended. No lock held. Called before a reader or idle thread sleeps,
+     * before a job not known as short, and by the watchdog. NULL: nothing to do. */
     void (*flush)(void *arg);
     void *arg;
 } far__executor_ops;
@@ -52,14 +54,19 @@ typedef struct far__executor_options {
     far__service *service; /* foreign threads are asked for here; NULL: pthreads */
     far__executor_ops ops;
     void *(*thread_main)(void *arg); /* of a pthread: calls far__executor_enter */
-    void *thread_arg;
+    void *thread_arg;                /* thread_main NULL: far__executor_enter alone */
+    int64_t
+        idle_ns; /* an idle thread beyond a couple leaves after it; 0: 10 s, FAR__NEVER: stays */
 } far__executor_options;
 
+/* A thread that cannot be started is no error: the others go on, and it is tried again every 10 ms while
+ * jobs wait, also when there is no other. FAR_EINVAL (threads or threads_max 0), FAR_ENOMEM. */
 far_status far__executor_create(const far__executor_options *o, far__executor **out) FAR_MUST_USE;
 /* Serving begins: the role goes to the loop, until a first thread takes it. */
 void far__executor_start(far__executor *e);
 /* No job is begun any more; threads that are not inside a job leave. Jobs in the queue are given back
- * in `left`. Does not wait for jobs that run. */
+ * in `left`, which is initialised here. Does not wait for jobs that run, but for threads inside `ops`:
+ * afterwards nobody touches ops, service or loop. Before far__loop_stop; not inside ops. */
 void far__executor_stop(far__executor *e, far__list *left);
 /* After stop; counted, so threads inside a job keep it alive. */
 void far__executor_release(far__executor *e);
@@ -69,13 +76,19 @@ far__executor *far__executor_hold(far__executor *e);
 bool far__executor_push(far__executor *e, far__job *j);
 /* The same for the thread that is inside ops.read: the reader will look at the queue itself. */
 bool far__executor_push_read(far__executor *e, far__job *j);
-/* The loop thread has read requests while it watched: see that somebody works. */
+/* Loop thread, before it reads because ops.watch is on. False: a thread has the role by now, do not
+ * read. True: nobody else reads until far__executor_kick, which must follow. */
+bool far__executor_loop_begin(far__executor *e) FAR_MUST_USE;
+/* The loop thread has read requests while it watched: see that somebody works. Flushes. */
 void far__executor_kick(far__executor *e);
+/* A reply was appended in the midst of a job, or by a thread that is none of ours: it is flushed within
+ * a tick of the watchdog. Not needed where the job ends soon: its end does the same. */
+void far__executor_appended(far__executor *e);
 
-/* A thread comes to work; returns when it may leave (stopped or not needed). */
+/* A thread comes to work; returns when it may leave (stopped, not needed, or threads_max are here). */
 void far__executor_enter(far__executor *e);
-/* This thread, if it is one of ours inside a job, is about to wait for a future (or is back): it gives
- * the role away and does not count as busy, so a queued job finds another thread. */
+/* This thread, if it is inside a job of an executor (not only of `e`), is about to wait for a future
+ * (or is back): it gives the role away and does not count as busy, so a queued job finds another. */
 void far__executor_waiting(far__executor *e, bool waits);
 unsigned far__executor_threads(far__executor *e);
 /* Jobs queued or running right now. */

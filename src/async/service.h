@@ -20,19 +20,21 @@ typedef struct far__service {
     far__mutex lock;
     _Atomic uint32_t word; /* changes when something was added */
     bool foreign, stopping;
+    bool ended;   /* STOP was given */
+    bool asleep;  /* somebody waits for the word to change */
     bool running; /* our own pthread exists */
     pthread_t thread;
     unsigned starts;     /* START_THREAD events to be given */
     far_buffer *orphans; /* buffers whose free_fn is to be run */
     far__list notices;   /* far__notice */
-    void *(*thread_main)(void *); /* what our own pthread starts for START_THREAD */
-    void *thread_arg;
 } far__service;
 
 void far__service_init(far__service *s, bool foreign);
-/* Nothing is added any more; what is there is given out first, then STOP. */
+/* What is there is given out first, then STOP for ever. What is added later is given out too if STOP
+ * was not yet, else freed by fini; threads are not asked for any more. */
 void far__service_stop(far__service *s);
-/* Joins our own pthread and frees what nobody fetched. */
+/* After stop; not on our own pthread, and nobody may be inside a function of this service. Joins our own
+ * pthread and frees what nobody fetched (runs free_fn here). */
 void far__service_fini(far__service *s);
 
 /* Takes a list of buffers (by .next; NULL: nothing). */

@@ -32,7 +32,7 @@ static inline bool far__timer_armed(const far__timer *t)
 void far__timers_init(far__timers *s);
 void far__timers_set(far__timers *s, far__timer *t, int64_t at);
 void far__timers_clear(far__timers *s, far__timer *t);
-int64_t far__timers_next(const far__timers *s); /* FAR__NEVER: none */
+int64_t far__timers_next(const far__timers *s);           /* FAR__NEVER: none */
 far__timer *far__timers_due(far__timers *s, int64_t now); /* taken out; NULL: none */
 
 #endif
