@@ -704,6 +704,13 @@ static void verdicts_are_checked(void **state)
     give(p, &good, 3, bytes, sizeof bytes, &step);
     assert_status(FAR_EPEER, p->d.status);
     assert_int_equal(strlen(p->d.error.text), 496);
+    bytes[8] = FAR_OK; /* success has nothing to say */
+    give(p, &good, 3, bytes, sizeof bytes, &step);
+    assert_status(FAR_EPROTO, p->d.status);
+    bytes[8] = FAR_EPEER;
+    bytes[100] = 0;
+    give(p, &good, 3, bytes, sizeof bytes, &step);
+    assert_status(FAR_EPROTO, p->d.status);
     end(p);
 }
 

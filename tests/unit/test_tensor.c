@@ -438,6 +438,9 @@ static void a_tensor_of_another_message_is_refused(void **state)
     assert_ok(far_message_values(message, &v, &count));
     DLManagedTensor *out = NULL;
     assert_status(FAR_EVALUE, far_value_to_dlpack(other, v, &out));
+    int32_t others[1] = {2};
+    assert_ok(far_message_put_tensor(other, dlpack(others, 1, shape, NULL, int32)));
+    assert_status(FAR_EVALUE, far_value_to_dlpack(other, v, &out));
     far_message_discard(other);
     far_message_discard(message);
 }

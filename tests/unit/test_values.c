@@ -254,12 +254,13 @@ static void nesting_has_a_limit(void **state)
 }
 
 /* Refuses any block above `limit`. */
-static size_t limit, largest;
+static size_t limit, largest, total;
 
 static void *limited_alloc(size_t size, void *arg)
 {
     (void)arg;
     largest = size > largest ? size : largest;
+    total += size;
     return size > limit ? NULL : malloc(size);
 }
 
@@ -267,6 +268,7 @@ static void *limited_resize(void *old, size_t size, void *arg)
 {
     (void)arg;
     largest = size > largest ? size : largest;
+    total += size;
     return size > limit ? NULL : realloc(old, size);
 }
 
@@ -293,6 +295,23 @@ static void announced_counts_take_no_memory(void **state)
     REFUSE("\x92\xdd\x00\x00\x00\x05\xc0\xc0\xc0"); /* two lists that share the bytes left */
     far__mem_set_table(NULL);
     assert_in_range(largest, 1, limit);
+}
+
+static void nested_claims_share_the_body(void **state)
+{
+    (void)state;
+    static const far__mem_table table = {limited_alloc, limited_resize, limited_free, NULL};
+    static uint8_t body[4000];
+    memset(body, 0xc0, sizeof body);
+    /* Each list claims nearly the whole body, inside the one before. */
+    for (size_t i = 0; i < FAR__VALUES_DEPTH_MAX; i++)
+        memcpy(body + 3 * i, "\xdc\x0e\x00", 3);
+    limit = SIZE_MAX;
+    total = 0;
+    far__mem_set_table(&table);
+    refuse(body, sizeof body);
+    far__mem_set_table(NULL);
+    assert_in_range(total, 1, 3 * sizeof body * sizeof(far_value));
 }
 
 static void malformed_bodies_are_refused(void **state)
@@ -600,6 +619,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(an_empty_body_has_no_values),
     cmocka_unit_test(nesting_has_a_limit),
     cmocka_unit_test(announced_counts_take_no_memory),
+    cmocka_unit_test(nested_claims_share_the_body),
     cmocka_unit_test(malformed_bodies_are_refused),
     cmocka_unit_test(cutting_a_body_anywhere_is_seen),
     cmocka_unit_test(only_values_take_values),
