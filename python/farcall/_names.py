@@ -51,8 +51,10 @@ def _same(found: Any, func: Any) -> bool:
 
 
 def _home(func: Any) -> Tuple[Optional[str], Optional[str]]:
-    owner = getattr(func, "__objclass__", None)
-    module = getattr(func, "__module__", None) or getattr(owner, "__module__", None)
+    owner = getattr(func, "__objclass__", None) or getattr(func, "__self__", None)
+    module = getattr(func, "__module__", None)
+    if module is None and isinstance(owner, type):
+        module = owner.__module__
     qualname = getattr(func, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(qualname, str):
         return None, None
@@ -115,9 +117,9 @@ def resolve(method: str) -> Tuple[Any, Optional[Place]]:
     try:
         func = _walk(module, path)
     except AttributeError:
-        where = "this worker's own main program" if module_name == "__main__" else "it"
+        where = "; its main program is another one" if module_name == "__main__" else ""
         raise UnknownFunctionError(
-            f"module {module_name!r} has no function {qualname!r} here ({where} does not define it); "
+            f"module {module_name!r} has no function {qualname!r} at this worker{where}; "
             f"{REMEDY}"
         ) from None
     if not callable(func):

@@ -69,9 +69,8 @@ int far__py_worker(far__py_agent *agent, PyObject *to, far_worker *worker)
     if (PyUnicode_Check(to)) {
         Py_ssize_t size;
         const char *name = PyUnicode_AsUTF8AndSize(to, &size);
-        if (!name)
-            return -1;
-        if (strlen(name) != (size_t)size || size > FAR_NAME_MAX) {
+        if (!name || strlen(name) != (size_t)size || size > FAR_NAME_MAX) {
+            PyErr_Clear();
             PyErr_Format(st->UnknownWorkerError, "%R is no name of a worker", to);
             return -1;
         }
@@ -235,13 +234,11 @@ static void count_packing(outgoing *o, far_duration begun)
     o->limit = took < o->limit ? o->limit - took : 1;
 }
 
-static void inherit(far__py_agent *agent, outgoing *o)
+static void inherit(outgoing *o)
 {
     far_duration left = far__py_current_left();
     if (left == FAR_FOREVER)
         return;
-    if (o->limit == FAR_TIMEOUT_DEFAULT)
-        o->limit = far_agent_default_timeout(agent->ref);
     if (left <= 0)
         left = 1;
     if (o->limit <= 0 || left < o->limit)
@@ -257,8 +254,10 @@ static int prepare(far__py_agent *agent, const call_args *c, outgoing *o)
     }
     if (far__py_limit(agent->st, c->timeout, &far__py_limit_call, &o->limit) < 0)
         return -1;
+    if (o->limit == FAR_TIMEOUT_DEFAULT)
+        o->limit = far_agent_default_timeout(agent->ref);
     if (agent->inherit_deadline)
-        inherit(agent, o);
+        inherit(o);
     far_duration begun = o->limit > 0 ? far__py_now() : 0;
     if (!PyUnicode_Check(c->func) && !PyCallable_Check(c->func)) {
         PyErr_Format(PyExc_TypeError,

@@ -89,8 +89,9 @@ far__py_state *far__py_state_of(PyObject *module);
 /* The default agent, or an error that says why there is none. New reference. */
 far__py_agent *far__py_default_agent(far__py_state *st);
 /* Around code that needs Python on a thread that Python owns and that does not hold the GIL. After
- * the atexit hook has run the thread never comes back from `enter`. */
+ * the atexit hook has run, a thread of an agent never comes back from `enter`. */
 PyGILState_STATE far__py_enter(void);
+void far__py_mark_thread(void); /* this thread works for an agent and for nobody else */
 void far__py_leave(PyGILState_STATE gil);
 /* After the atexit hook: nothing of Python's is freed any more. */
 bool far__py_finished(void);

@@ -27,10 +27,17 @@ void far__py_finish(void)
     atomic_store(&finished, true);
 }
 
+static _Thread_local bool of_an_agent;
+
+void far__py_mark_thread(void)
+{
+    of_an_agent = true;
+}
+
 PyGILState_STATE far__py_enter(void)
 {
-    /* The interpreter goes down: a thread that comes now would find nothing it could use. */
-    while (far__py_finished())
+    /* The interpreter goes down: a thread of ours that comes now would find nothing it could use. */
+    while (of_an_agent && far__py_finished())
         pause();
     return PyGILState_Ensure();
 }

@@ -59,6 +59,7 @@ PyObject *far__py_executor_run(PyObject *self, PyObject *none)
     far__py_agent *agent = (far__py_agent *)self;
     (void)none;
     far_status status;
+    far__py_mark_thread();
     Py_BEGIN_ALLOW_THREADS
     status = far_executor_enter(agent->ref);
     Py_END_ALLOW_THREADS
