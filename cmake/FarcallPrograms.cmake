@@ -23,3 +23,19 @@ if(FARCALL_BUILD_BENCH)
   farcall_add_programs(bench farcall)
   farcall_add_programs(bench/floors)
 endif()
+
+# They are run as well: that all comes out, not how fast.
+if(FARCALL_BUILD_TESTS AND NOT FARCALL_SANITIZE MATCHES "thread")
+  set(launch "${FARCALL_PYTHON}" "${PROJECT_SOURCE_DIR}/python/farcall/launch.py" run)
+  if(FARCALL_BUILD_EXAMPLES)
+    add_test(NAME examples.matrix
+             COMMAND ${launch} -n 3 "$<TARGET_FILE:examples_matrix>" --calls 200)
+    set_tests_properties(examples.matrix PROPERTIES TIMEOUT 60 LABELS examples)
+  endif()
+  if(FARCALL_BUILD_BENCH AND FARCALL_BUILD_PYTHON)
+    add_test(NAME bench.smoke
+             COMMAND "${FARCALL_PYTHON}" "${PROJECT_SOURCE_DIR}/bench/run.py" --quick --smoke
+                     --build "${CMAKE_BINARY_DIR}" --out "${CMAKE_BINARY_DIR}/bench/smoke.json")
+    set_tests_properties(bench.smoke PROPERTIES TIMEOUT 120 LABELS bench)
+  endif()
+endif()
