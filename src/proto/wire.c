@@ -240,6 +240,7 @@ far_status far__wire_decode(const void *data, size_t size, far__wire_header *out
 {
     /* Not the ranges: they are a kilobyte, and only an acknowledgement has some. */
     memset(out, 0, offsetof(far__wire_header, ack));
+    *why = NULL;
     if (size > FAR__WIRE_HEADER_MAX)
         return malformed(why, "header: too long");
     far__reader r = far__reader_over(data, size);

@@ -72,7 +72,7 @@ void far__wire_encode(const far__wire_header *header, far__writer *w);
 /* Bytes that far__wire_encode will write. */
 size_t far__wire_size(const far__wire_header *header);
 /* FAR_EPROTO: malformed; FAR_EUNSUPPORTED: well-formed but of a kind that is not built yet. `why`
- * is set on failure to a static text that names the field. `out` borrows from `data`; after
+ * becomes a static text that names the field, or NULL on success. `out` borrows from `data`; after
  * FAR_EUNSUPPORTED it is filled too, so that the refusal can name its call. */
 far_status far__wire_decode(const void *data, size_t size, far__wire_header *out,
                             const char **why) FAR_MUST_USE;

@@ -20,7 +20,7 @@ static size_t encode(const far__wire_header *header, uint8_t bytes[ROOM])
 
 static far_status decode(const void *bytes, size_t size, far__wire_header *out)
 {
-    const char *why = NULL;
+    const char *why = "not set";
     far_status status = far__wire_decode(bytes, size, out, &why);
     assert_int_equal(status != FAR_OK, why != NULL);
     return status;
