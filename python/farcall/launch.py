@@ -27,7 +27,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import BinaryIO, NoReturn, Union
+from typing import BinaryIO, Union
 
 __all__ = ["main", "run"]
 
@@ -304,7 +304,7 @@ class Job:
 
     def start(self, command: Sequence[str], size: int, folder: str) -> None:
         port = _free_port()
-        columns = shutil.get_terminal_size().columns if self._err.terminal else 0
+        columns = os.get_terminal_size(sys.stderr.fileno()).columns if self._err.terminal else 0
         arm = _die_with_parent(os.getpid())
         for rank in range(size):
             try:
@@ -521,9 +521,5 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 2
 
 
-def _exit() -> NoReturn:
-    sys.exit(main())
-
-
 if __name__ == "__main__":
-    _exit()
+    sys.exit(main())

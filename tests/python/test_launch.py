@@ -2,13 +2,16 @@
 """farcall run: real processes. Waits are for events, under one guard; no duration is asserted."""
 
 import contextlib
+import fcntl
 import importlib.util
 import os
 import select
 import signal
 import stat
+import struct
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import pytest
@@ -137,6 +140,27 @@ def test_lines_are_not_mixed(script):
     lines = result.stdout.splitlines()
     assert len(lines) == 6000
     assert set(lines) == {f"[{rank}] " + str(rank) * 300 for rank in range(3)}
+
+
+def test_a_progress_bar_is_drawn_in_place_on_a_terminal(script):
+    program = script(
+        "import os, sys\n"
+        "print('width', os.environ['COLUMNS'], file=sys.stderr)\n"
+        "for i in range(3): sys.stderr.write(f'\\rbar {i}'); sys.stderr.flush()\n"
+        "sys.stderr.write('\\nplain\\n')\n"
+    )
+    shown = b""
+    master, slave = os.openpty()
+    with open(master, "rb", buffering=0) as terminal:
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 64, 0, 0))
+        process = subprocess.Popen(command("-n", 1, program), stderr=slave)
+        os.close(slave)
+        with contextlib.suppress(OSError):  # what a terminal gives at its end
+            while data := terminal.read(4096):
+                shown += data
+    assert process.wait(GUARD_S) == 0
+    lines = [line.rpartition(b"\x1b[K")[2].rstrip() for line in shown.split(b"\n")]
+    assert lines == [b"[0] width 60", b"[0] bar 2", b"[0] plain", b""]
 
 
 def test_a_line_comes_before_the_program_ends(script, start):
