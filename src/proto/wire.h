@@ -25,7 +25,7 @@ typedef enum far__wire_type {
     FAR__WIRE_PING = 6,
     FAR__WIRE_PONG = 7,
     FAR__WIRE_ACK = 8,     /* retried calls whose results are no longer needed */
-    FAR__WIRE_DIAL_ME = 9, /* please dial a connection that carries calls towards me */
+    FAR__WIRE_DIAL_ME = 9, /* to a caller: please dial a connection that carries my calls to you */
     FAR__WIRE_RESEND = 10, /* short id unknown: `call_id` was not run, send it with its name */
 } far__wire_type;
 
