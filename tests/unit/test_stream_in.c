@@ -212,6 +212,7 @@ static void empty_messages_and_segments_arrive(void **state)
 static void the_longest_head_is_read(void **state)
 {
     fixture *f = *state;
+    const size_t live = far_memory_live();
     for (size_t most = 10000; most < 300000; most += 100000) {
         whole(f, FAR__HEADER_MAX, FAR__SEGMENTS_MAX, 11);
         assert_ok(feed(f, most));
@@ -220,6 +221,7 @@ static void the_longest_head_is_read(void **state)
     }
     assert_int_equal(f->received, 3);
     assert_int_equal(f->memory_asked, 0);
+    assert_int_equal(far_memory_live(), live); /* so much is not kept */
 }
 
 static void segments_of_the_limit_get_memory_of_their_own(void **state)
@@ -251,6 +253,26 @@ static void large_segments_are_read_to_their_place(void **state)
     assert_int_equal(f->sum, 200008);
     assert_int_equal(far__stream_in_prepare(f->in, iov), 1);
     assert_int_equal(iov[0].iov_len, 65536);
+}
+
+static void a_begun_frame_is_midway(void **state)
+{
+    fixture *f = *state;
+    assert_false(far__stream_in_midway(f->in));
+    const size_t size = FAR__FRAME_PREFIX + 30;
+    for (size_t at = 1; at < size; at++) {
+        whole(f, 30, 0, 0);
+        f->w.used = at;
+        assert_ok(feed(f, SIZE_MAX));
+        assert_true(far__stream_in_midway(f->in));
+        memmove(f->w.data, f->w.data + at, size - at); /* the rest of the same frame */
+        f->w.used = size - at;
+        assert_ok(feed(f, SIZE_MAX));
+        assert_false(far__stream_in_midway(f->in));
+    }
+    begin(f, 1, 10, 0);
+    assert_ok(feed(f, SIZE_MAX));
+    assert_true(far__stream_in_midway(f->in));
 }
 
 static void an_aborted_message_is_forgotten(void **state)
@@ -468,6 +490,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test_setup_teardown(the_longest_head_is_read, setup, teardown),
     cmocka_unit_test_setup_teardown(segments_of_the_limit_get_memory_of_their_own, setup, teardown),
     cmocka_unit_test_setup_teardown(large_segments_are_read_to_their_place, setup, teardown),
+    cmocka_unit_test_setup_teardown(a_begun_frame_is_midway, setup, teardown),
     cmocka_unit_test_setup_teardown(an_aborted_message_is_forgotten, setup, teardown),
     cmocka_unit_test_setup_teardown(a_message_of_exactly_the_limit_is_taken, setup, teardown),
     cmocka_unit_test_setup_teardown(the_limit_can_be_raised_between_messages, setup, teardown),

@@ -418,6 +418,22 @@ static void no_more_are_begun_than_the_receiver_bears(void **state)
     assert_int_equal(begins, FAR__STREAM_BULK_MAX + 1);
 }
 
+static void a_bulk_message_gives_back_what_was_written(void **state)
+{
+    fixture *f = *state;
+    uint64_t token;
+    far__segment segs[2];
+    for (size_t i = 0; i < 2; i++)
+        segs[i] = (far__segment){f->data, 200000, wrap(f, 200000, FAR_BUFFER_FREE_ANYWHERE)};
+    assert_ok(try_put(f, segs, 2, FAR__NEVER, &token));
+    assert_int_equal(write_at(f, 0, FAR__FRAME_MAX - 1), FAR__FRAME_MAX - 1);
+    assert_int_equal(f->freed, 0);
+    assert_int_equal(write_at(f, 0, 1), 1);
+    assert_int_equal(f->freed, 1);
+    write_all(f);
+    assert_int_equal(f->freed, 2);
+}
+
 static void limits_are_kept_and_buffers_given_back(void **state)
 {
     fixture *f = *state;
@@ -509,6 +525,24 @@ static void a_long_ring_keeps_its_order(void **state)
     assert_true(all_read(f));
 }
 
+/* Always some messages in the ring, so that its queues never start again from their front. */
+static void a_ring_that_is_never_empty_keeps_its_order(void **state)
+{
+    fixture *f = *state;
+    const size_t frame = FAR__FRAME_PREFIX + 16 + HEADER + sizeof(uint32_t);
+    for (uint32_t i = 0; i < 1000; i++) {
+        far__segment seg = {.data = &i, .size = sizeof i};
+        uint64_t token;
+        assert_ok(try_put(f, &seg, 1, FAR__NEVER, &token));
+        if (i >= 20)
+            assert_int_equal(write_at(f, 0, frame), frame);
+    }
+    write_all(f);
+    for (uint32_t i = 0; i < 1000; i++)
+        assert_int_equal(far__load_u32(next_frame(f).body + 16 + HEADER), i);
+    assert_true(all_read(f));
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test_setup_teardown(a_whole_frame_has_this_form, setup, teardown),
     cmocka_unit_test_setup_teardown(small_messages_are_one_vector, setup, teardown),
@@ -526,10 +560,12 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test_setup_teardown(a_last_frame_is_aborted_or_finished, setup, teardown),
     cmocka_unit_test_setup_teardown(bulk_messages_take_turns_and_small_ones_pass, setup, teardown),
     cmocka_unit_test_setup_teardown(no_more_are_begun_than_the_receiver_bears, setup, teardown),
+    cmocka_unit_test_setup_teardown(a_bulk_message_gives_back_what_was_written, setup, teardown),
     cmocka_unit_test_setup_teardown(limits_are_kept_and_buffers_given_back, setup, teardown),
     cmocka_unit_test_setup_teardown(the_longest_whole_is_a_frame, setup, teardown),
     cmocka_unit_test_setup_teardown(abandoned_messages_do_not_pile_up, setup, teardown),
     cmocka_unit_test_setup_teardown(a_long_ring_keeps_its_order, setup, teardown),
+    cmocka_unit_test_setup_teardown(a_ring_that_is_never_empty_keeps_its_order, setup, teardown),
 };
 
 FAR_TEST_MAIN(tests)
