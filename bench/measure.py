@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the measurements in Python share: the functions that are called, and how figures are taken."""
+"""What the measurements in Python share: the functions that are called, and the figures."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 
     python_floor.py (sync|self) COUNT
 
-sync: the call pickled over a Unix socket to a forked process that makes it, the result pickled back.
+sync: the call pickled over a Unix socket to a forked process that makes it, the result back.
 self: a word handed to another thread by a SimpleQueue and back. Prints a JSON line."""
 
 from __future__ import annotations

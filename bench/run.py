@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Measures farcall beside its floors (what the kernel alone, or bare Python, needs for the same) and
-beside torch.distributed.rpc where that is installed.
+"""Measures farcall beside its floors (what the kernel or bare Python needs for the same) and beside
+torch.distributed.rpc where that is installed.
 
     bench/run.py [--quick] [--rounds N] [--no-torch]
 
@@ -63,7 +63,7 @@ GROUPS = [
             Row("c_threads_8", "8 threads calling", "c_async_64", "that", at_least=1.0),
             Row("c_1MiB", "1 MiB there", "unix_1MiB", at_most=1.3),
             Row("c_limit", "a timeout on each call", "c_no_limit", "no timeout", at_most=1.05),
-            Row("c_limit_armed", "  10,000 more of them armed", "c_no_limit", "no timeout", at_most=1.05),
+            Row("c_limit_armed", "  10,000 more armed", "c_no_limit", "no timeout", at_most=1.05),
             Row("c_expiry", "expiry, how late", limit=1000.0, of_p99=True),
             Row("c_expiry_armed", "  of 10,000 in flight", limit=5000.0, of_p99=True),
             Row("c_killed", "killed callee, call fails", "death", at_most=1.2),

@@ -40,7 +40,7 @@ def _read(name: str, magic: int) -> NDArray[np.uint8]:
 def load(
     kind: str, part: int = 0, parts: int = 1
 ) -> tuple[NDArray[np.float32], NDArray[np.intp]]:
-    """Pictures and labels of ``kind``, "train" or "t10k": every ``parts``-th from number ``part``."""
+    """Every ``parts``-th picture and label of ``kind``, "train" or "t10k", from number ``part``."""
     pictures = _read(f"{kind}-images-idx3-ubyte.gz", 0x803)[part::parts]
     labels = _read(f"{kind}-labels-idx1-ubyte.gz", 0x801)[part::parts]
     # Centred and scaled, which lets a plain network learn several times faster.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The demo: a classifier for Fashion-MNIST, trained by one parameter server and four trainers, which
+"""The demo: a classifier for Fashion-MNIST, trained by one parameter server and four trainers that
 talk by farcall alone. One trainer is made slow on purpose; see what its timeouts do to the others.
 
     python3 demo/main.py        (or: make demo)

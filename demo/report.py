@@ -178,7 +178,9 @@ def _draw_loss(axes: Axes, run: Run) -> None:
             late["start"] + late["took"], np.full(len(late), 0.015 * top), "|", color=TIMEOUT,
             markersize=12, markeredgewidth=1.6, clip_on=False, zorder=5,
         )  # fmt: skip
-    axes.plot([], [], "|", color=TIMEOUT, markersize=10, markeredgewidth=1.6, label="a call timed out")
+    axes.plot(
+        [], [], "|", color=TIMEOUT, markersize=10, markeredgewidth=1.6, label="a call timed out"
+    )
     axes.legend(loc="center right", frameon=False)
 
 

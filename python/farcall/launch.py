@@ -304,7 +304,9 @@ class Job:
 
     def start(self, command: Sequence[str], size: int, folder: str) -> None:
         port = _free_port()
-        columns = os.get_terminal_size(sys.stderr.fileno()).columns if self._err.terminal else 0
+        columns = 0
+        if self._err.terminal:
+            columns = os.get_terminal_size(sys.stderr.fileno()).columns
         arm = _die_with_parent(os.getpid())
         for rank in range(size):
             try:
@@ -356,9 +358,12 @@ class Job:
 
     def _pass_on(self, numbers: bytes) -> None:
         for number in numbers:
+            if number == signal.SIGTERM and self._kill_at is None:
+                self._end()
+                continue
             self._signal(number)
             self._interrupts += number == signal.SIGINT
-            if number == signal.SIGTERM or self._interrupts == 2:
+            if self._interrupts == 2:
                 self._end()
 
     def _signal(self, number: int) -> None:

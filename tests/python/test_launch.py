@@ -47,7 +47,7 @@ def start():
 
         def begin(*words):
             process = subprocess.Popen(
-                command(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+                command(*words), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0
             )
             stack.callback(process.communicate, timeout=GUARD_S)
             stack.callback(process.kill)
@@ -61,7 +61,7 @@ def read_lines(process, count):
     while len(lines) < count:
         ready, _, _ = select.select([process.stdout], [], [], GUARD_S)
         assert ready, f"only {lines}"
-        lines.append(process.stdout.readline())
+        lines.append(process.stdout.readline().decode())  # unbuffered, so select knows all
     return lines
 
 
@@ -269,11 +269,11 @@ def test_what_a_worker_started_ends_with_it(script, start):
     )
     with contextlib.ExitStack() as stack:
         process = subprocess.Popen(
-            command("-n", 1, program), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            command("-n", 1, program), stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
         )
         stack.callback(process.kill)
         fd = os.pidfd_open(int(read_lines(process, 1)[0].split()[1]))
-        process.communicate("go\n", timeout=GUARD_S)
+        process.communicate(b"go\n", timeout=GUARD_S)
         assert process.returncode == 0
         wait_gone([fd])
 
