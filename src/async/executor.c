@@ -25,7 +25,6 @@ enum {
 #define RETRY_NS (10 * FAR_MILLISECOND) /* after a thread could not be started */
 #define START_LOST_NS (1 * FAR_SECOND)  /* a thread that was asked for never came */
 #define IDLE_NS (10 * FAR_SECOND)       /* a thread beyond IDLE_KEPT leaves */
-#define SHORT_NS (20 * FAR_MICROSECOND) /* up to here the role is kept */
 #define COST_STUCK_NS (1 * FAR_MILLISECOND)  /* the least average of what was found stuck */
 #define COST_SAMPLE_NS (8 * FAR_MILLISECOND) /* longer ones count as this, so they are forgotten */
 
@@ -100,7 +99,7 @@ static bool is_short(const _Atomic uint32_t *cost)
     if (!cost)
         return false;
     uint32_t average = atomic_load_explicit(cost, memory_order_relaxed);
-    return average && average < SHORT_NS;
+    return average && average < FAR__SHORT_NS;
 }
 
 /* Two threads may learn at once: one sample is lost then, which does no harm. */

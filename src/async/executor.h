@@ -24,6 +24,8 @@
 
 typedef struct far__executor far__executor;
 
+enum { FAR__SHORT_NS = 20000 }; /* jobs of this average cost or more are long */
+
 /* Something to run; embedded in its owner. */
 typedef struct far__job far__job;
 struct far__job {

@@ -184,7 +184,7 @@ void far__sock_flush(far__conn *head)
                 far__sock_break(c, FAR_EPEER, "%s: %s", c->peer, strerror(errno));
             break;
         }
-        atomic_fetch_add_explicit(&c->head.bytes_sent, (uint64_t)n, memory_order_relaxed);
+        atomic_fetch_add_explicit(c->transport->up.bytes_sent, (uint64_t)n, memory_order_relaxed);
         far__stream_written(c->out, (size_t)n, &orphans);
     }
     if (blocked != c->blocked) {
@@ -233,7 +233,7 @@ bool far__sock_read(far__sock_conn *c)
         if (n < 0)
             why = strerror(errno);
         if (n > 0) {
-            atomic_fetch_add_explicit(&c->head.bytes_received, (uint64_t)n, memory_order_relaxed);
+            atomic_fetch_add_explicit(c->transport->up.bytes_received, (uint64_t)n, memory_order_relaxed);
             why = NULL;
             status = far__stream_in_read(c->in, (size_t)n, &orphans, &why);
             give_orphans(c, orphans);

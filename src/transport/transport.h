@@ -38,6 +38,7 @@ typedef struct far__transport_up {
     void (*gone)(void *owner, void *arg);
     /* Buffers whose free_fn must run on another kind of thread. Any thread. */
     void (*orphans)(far_buffer *list, void *arg);
+    _Atomic uint64_t *bytes_sent, *bytes_received; /* totals, kept by the transport */
     void *arg;
 } far__transport_up;
 
@@ -46,7 +47,6 @@ struct far__conn {
     const far__transport_ops *ops;
     void *owner;
     far__mutex *lock; /* the owner's; guards all that is sent */
-    _Atomic uint64_t bytes_sent, bytes_received;
 };
 
 typedef enum far__drive_result {

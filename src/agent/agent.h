@@ -1,0 +1,399 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ * agent/agent: the structs of a worker and what the files of this floor offer each other.
+ *   agent.c    options, life, counters        call.c      calls made: start, end, wait
+ *   peer.c     one connection for calls out   link.c      one connection for calls in
+ *   incoming.c a call being served            methods.c   name -> handler
+ *   directory.c who is in the job             join.c      coming in
+ *   meet.c     where rank 0 is                leave.c     the agreement to go
+ *   secret.c   the job's secret               pool.c      memory for received tensors
+ * Floor: agent. Thread: said at each function.
+ *
+ * Locks, none of them held while another of this list is taken: peer.lock, link.lock, agent.lock,
+ * methods.lock, pool.lock. The small locks of the loop, the service, the executor and a transport are
+ * leaves: they may be taken under these. */
+#ifndef FAR_AGENT_AGENT_H
+#define FAR_AGENT_AGENT_H
+
+#include "async/future.h"
+#include "base/log.h"
+#include "base/map.h"
+#include "proto/agreement.h"
+#include "proto/calls.h"
+#include "proto/handshake.h"
+#include "proto/message.h"
+#include "proto/roster.h"
+#include "proto/served.h"
+#include "proto/values.h"
+#include "transport/transport.h"
+
+#define FAR__JOIN_METHOD "far.join"
+#define FAR__ROSTER_METHOD "far.roster"
+#define FAR__SHUTDOWN_METHOD "far.shutdown"
+#define FAR__QUIET_METHOD "far.quiet"
+#define FAR__STAY_METHOD "far.stay"
+#define FAR__MISSING_METHOD "far.missing"
+#define FAR__HELLO_METHOD "far.hello"
+
+enum {
+    FAR__TRANSPORTS_MAX = 4,
+    FAR__ID_NONE = UINT32_MAX,
+};
+
+typedef struct far__peer far__peer;
+typedef struct far__link far__link;
+
+/* -------------------------------------------------------------------------------- methods.c */
+
+typedef struct far__method far__method;
+struct far__method {
+    far__method *next; /* of the same hash */
+    far_handler handler;
+    void *arg;
+    unsigned flags;
+    bool reserved;         /* "far.": runs where it was read */
+    _Atomic uint32_t cost; /* moving average, ns */
+    char name[];
+};
+
+typedef struct far__methods {
+    far__mutex lock;
+    far__map by_hash;
+    size_t learned; /* entries made for the fallback */
+    far_handler fallback;
+    void *fallback_arg;
+    far__method *overflow; /* for names that come when the table of learned ones is full */
+} far__methods;
+
+far_status far__methods_init(far__methods *m, far_handler fallback, void *arg) FAR_MUST_USE;
+void far__methods_fini(far__methods *m);
+far_status far__methods_add(far__methods *m, const far_method *method, bool reserved) FAR_MUST_USE;
+/* NULL: neither registered nor is there a fallback. Lives as long as the table. */
+far__method *far__methods_find(far__methods *m, const char *name, size_t size);
+
+/* ----------------------------------------------------------------------------------- pool.c */
+
+typedef struct far__pool far__pool;
+
+far_status far__pool_create(far_alloc_fn alloc, void *alloc_arg, far__pool **out) FAR_MUST_USE;
+/* Buffers that are still out keep it alive. */
+void far__pool_release(far__pool *p);
+far_status far__pool_take(far__pool *p, size_t size, far_buffer **out) FAR_MUST_USE;
+
+/* ----------------------------------------------------------------------------------- agent.c */
+
+typedef enum far__agent_state {
+    FAR__AGENT_NEW,
+    FAR__AGENT_JOINING,
+    FAR__AGENT_OPEN,
+    FAR__AGENT_CLOSING,
+    FAR__AGENT_CLOSED,
+} far__agent_state;
+
+typedef struct far__counters {
+#define FAR__COUNTER_FIELD(name, text) _Atomic uint64_t name;
+    FAR_COUNTER_MAP(FAR__COUNTER_FIELD)
+#undef FAR__COUNTER_FIELD
+} far__counters;
+
+#define far__count(agent, name, n)                                                                 \
+    atomic_fetch_add_explicit(&(agent)->counters.name, (uint64_t)(n), memory_order_relaxed)
+
+typedef struct far__transport_slot {
+    const far__transport_ops *ops;
+    far__transport *transport;
+} far__transport_slot;
+
+struct far_agent {
+    far__ref users; /* handles of the program: the last one closes */
+    far__ref refs;  /* users as one, threads, peers, links, futures */
+    _Atomic int state;
+    _Atomic uint32_t closed_word; /* 1 when far_agent_close is through */
+
+    /* Set at creation. */
+    char name[FAR_NAME_MAX + 1];
+    int64_t rank, world_size;
+    char *init_method, *bind_address;
+    unsigned transports_wanted;
+    far_duration init_timeout;
+    uint64_t message_size_max;
+    bool foreign;
+    uint8_t secret[FAR__SECRET_MAX];
+    size_t secret_size;
+    far__log log;
+    far__transport_slot slots[FAR__TRANSPORTS_MAX];
+    int slot_count;
+    far__methods methods;
+    far__pool *pool;
+
+    far__loop *loop;
+    far__service service;
+    far__executor *executor;
+    _Atomic int64_t default_timeout;
+    far__counters counters;
+    _Atomic bool closing; /* all have asked for shutdown */
+    bool forked;      /* this is a child of the process that opened it: nothing works any more */
+    bool loop_serves; /* loop thread only: it is inside serve */
+
+    /* Written while joining, before calls flow; read freely afterwards. */
+    far__identity self;
+    far__bytes addresses;
+    far__peer *self_peer;
+    far__link *self_link;
+
+    far__mutex lock; /* all below */
+    far__map peers;  /* id -> far__peer, counted */
+    far__list links; /* far__link.in_agent, counted */
+    far__list dirty; /* links with appended replies, counted */
+    far__roster roster;
+    far__list joiners; /* rank 0: far_incoming waiting for the world */
+    far__agreement agreement;
+    far__list leavers; /* rank 0: far_incoming of far.shutdown */
+    bool leading;      /* rank 0: the agreement machine runs */
+    bool left;         /* the agreement is reached: nothing is lost any more */
+    bool lost_someone;
+    char lost_name[FAR_NAME_MAX + 1];
+    far__timer agreement_timer;
+    far__peer *root;               /* while joining: the connection to rank 0 */
+    _Atomic uint32_t joined_word;  /* changes when rank 0 should look at roster or links */
+    _Atomic uint32_t agreed_word;  /* rank 0: 1 when agreed */
+    _Atomic uint32_t flush_needed; /* peers with appended calls */
+    _Atomic uint64_t activity;     /* calls begun, ever: made and served */
+
+    far__list in_open; /* of the process-wide list */
+};
+
+bool far__agent_is_open(const far_agent *a);
+void far__agent_ref(far_agent *a);
+void far__agent_unref(far_agent *a);
+/* Frees a message on any thread: what must be freed elsewhere goes to the service. */
+void far__agent_drop(far_agent *a, far_message *message);
+/* The transport that handles `address`; NULL: none. */
+far__transport_slot *far__agent_slot(far_agent *a, const char *address);
+/* For tests: another transport, before join. */
+far_status far__agent_add_transport(far_agent *a, const far__transport_ops *ops) FAR_MUST_USE;
+/* Starts loop and executor, once; the transports must be there. */
+far_status far__agent_start(far_agent *a) FAR_MUST_USE;
+
+/* ------------------------------------------------------------------------------------ call.c */
+
+/* One call made: the far_future that the user holds, and its place in the peer's table. */
+typedef struct far__outcall {
+    far_future future; /* first: the user's pointer is this */
+    far__call call;
+    far__peer *peer;      /* counted */
+    far_message *message; /* kept until the call has ended, so that it can be sent anew */
+    uint64_t token;       /* of the transport */
+    int64_t started;
+    far_duration timeout;
+    bool internal; /* made by the library: not counted as a user's */
+    bool queued;   /* given to the present connection */
+    bool watched;  /* has callbacks */
+    size_t method_size;
+    char method[];
+} far__outcall;
+
+enum {
+    FAR__CALL_ONCE = 0x100
+}; /* internal, but not repeated: fails when the worker is not reached */
+
+/* far_call without its checks of the agent's state; `peer` borrowed; takes `message`. */
+far_status far__call_peer(far__peer *peer, const char *method, far_message *message,
+                          far_duration timeout, unsigned flags, bool internal,
+                          far_future **out) FAR_MUST_USE;
+/* A call of the library's own to a reserved method, repeated until answered or the worker is lost. */
+far_status far__call_internal(far__peer *peer, const char *method, far_message *message,
+                              far_future **out) FAR_MUST_USE;
+/* Ends a call that was taken out of its peer's table; no lock held. Takes message, reason. */
+void far__outcall_end(far__outcall *oc, far_status status, far_message *message,
+                      far__reason *reason);
+/* Ends with a text "method "m" of worker "w": why". */
+void far__outcall_fail(far__outcall *oc, far_status status, bool may_have_run, const char *why);
+/* Writes what has been appended for any peer. */
+void far__agent_flush_calls(far_agent *a);
+/* Runs callbacks: on the loop thread if `quick`, else on a handler thread, or here when there is none. */
+void far__run_job(far_agent *a, far__job *job, bool quick);
+
+/* What hangs at far__conn.owner: both kinds of connection begin with it. */
+typedef struct far__owner {
+    enum { FAR__OWNER_PEER, FAR__OWNER_LINK } kind;
+    void *object; /* far__peer or far__link, counted */
+    bool shaken;  /* the handshake is over; the reader's */
+} far__owner;
+
+/* ------------------------------------------------------------------------------------ peer.c */
+
+typedef enum far__peer_state {
+    FAR__PEER_IDLE,     /* no connection */
+    FAR__PEER_DIALLING, /* connecting or shaking hands */
+    FAR__PEER_UP,
+    FAR__PEER_CLOSED, /* no calls any more */
+} far__peer_state;
+
+struct far__peer {
+    far__ref refs;
+    far_agent *agent; /* counted */
+    far__member info; /* set at creation but for a join, which learns it */
+    bool is_self, is_join;
+    far__list retired; /* while the agent closes */
+
+    far__mutex lock; /* all below; the connection's lock */
+    far__peer_state state;
+    far__conn *conn;
+    far__handshake *handshake; /* while DIALLING */
+    const char *next_address;  /* in info.addresses: to be tried next */
+    char why[256];             /* the last failure to connect */
+    far_status why_status;
+    unsigned failures; /* in a row */
+    far__calls calls;
+    far__waiter *reader; /* who reads; &far__peer_loop_reader: the loop */
+    far__list sleepers;  /* far__waiter.sleeper */
+    size_t watched;      /* pending calls with callbacks */
+    int64_t last_call;
+    bool appended; /* counted in agent.flush_needed */
+    bool dial_posted, tick_armed;
+    int64_t timer_at;
+    far__timer timer; /* deadlines, repeats, dialling again */
+    far__timer tick;  /* flush, and see that somebody reads */
+    far__task dial_task;
+};
+
+extern far__waiter far__peer_loop_reader;
+
+far_status far__peer_create(far_agent *a, const far__member *info, far__peer **out) FAR_MUST_USE;
+void far__peer_ref(far__peer *p);
+void far__peer_unref(far__peer *p);
+/* The peer with this id, made on first use; counted. FAR_ENOWORKER. */
+far_status far__peer_get(far_agent *a, far_worker_id id, far__peer **out) FAR_MUST_USE;
+/* conn->lock held: queues a header and a message (NULL: none), which stays the caller's. */
+far_status far__message_send(far__conn *c, const far__wire_header *header, far_message *m,
+                             int64_t deadline, uint64_t *token) FAR_MUST_USE;
+/* peer.lock held: gives the call to the connection if it is up, else sees that one is dialled. */
+far_status far__peer_submit(far__peer *p, far__outcall *oc, bool now) FAR_MUST_USE;
+/* peer.lock held: tells the callee that the call is given up. */
+void far__peer_cancel(far__peer *p, far__outcall *oc);
+/* peer.lock held: writes what was appended. */
+void far__peer_flush(far__peer *p);
+/* peer.lock held: sees that the loop is awake at the next deadline. */
+void far__peer_arm(far__peer *p);
+void far__peer_arm_tick(far__peer *p);
+/* peer.lock held: the reader has left. The word to be woken after the unlock, or NULL. */
+_Atomic uint32_t *far__peer_pass_role(far__peer *p);
+/* Loop thread: ends all calls with `status` and closes the connection; nothing is accepted any more. */
+void far__peer_shut(far__peer *p, far_status status, const char *why);
+
+/* upcalls of its connection, loop thread or reader */
+void far__peer_opened(far__peer *p);
+void far__peer_readable(far__peer *p);
+far_status far__peer_received(far__owner *owner, far__inbound *message);
+void far__peer_broken(far__peer *p, far_status status, const char *text);
+
+/* ------------------------------------------------------------------------------------ link.c */
+
+struct far__link {
+    far__ref refs;
+    far_agent *agent; /* counted */
+    far__list in_agent, in_dirty;
+    far_worker caller;
+    far__role role;
+    bool is_self;
+    bool ready;       /* the handshake is over; loop thread */
+    bool serving;     /* in the serving set; loop thread */
+    far__timer timer; /* of the handshake */
+
+    far__mutex lock; /* all below; the connection's lock */
+    far__conn *conn; /* NULL: self, or broken */
+    far__handshake *handshake;
+    far__map running; /* call id -> far_incoming, borrowed */
+    bool admitted;    /* a join that became a member */
+    bool dirty;       /* in agent.dirty */
+    bool closed;
+};
+
+far_status far__link_create_self(far_agent *a, far__link **out) FAR_MUST_USE;
+void far__link_ref(far__link *l);
+void far__link_unref(far__link *l);
+bool far__link_accepted(far_agent *a, far__conn *conn);
+void far__link_readable(far__link *l);
+far_status far__link_received(far__owner *owner, far__inbound *message);
+void far__link_broken(far__link *l, far_status status, const char *text);
+/* The caller of this call has given it up. */
+void far__link_cancel(far__link *l, uint64_t call_id);
+/* Loop thread: closes it; running calls see that they are cancelled. */
+void far__link_shut(far__link *l);
+/* link.lock held: sends a frame with a message (NULL: none; taken), now or appended. */
+far_status far__link_send(far__link *l, const far__wire_header *header, far_message *m,
+                          bool now) FAR_MUST_USE;
+/* Something was appended: far__agent_flush_links writes it. */
+void far__link_mark_dirty(far__link *l);
+/* Writes appended replies of all links. */
+void far__agent_flush_links(far_agent *a);
+
+/* -------------------------------------------------------------------------------- incoming.c */
+
+struct far_incoming {
+    far__job job;
+    far__link *link;      /* counted */
+    far__peer *self_peer; /* of a call to oneself, counted: where the answer goes */
+    far__method *method;
+    far_message *message;
+    uint64_t call_id;
+    int64_t deadline;
+    _Atomic bool cancelled;
+    bool internal;     /* to a reserved method */
+    far__list waiting; /* in agent.joiners or leavers */
+    char name[];
+};
+
+/* Builds a message of what arrived: takes the segments' buffers. */
+far_status far__message_from(far_agent *a, far_encoding encoding, far__inbound *in,
+                             far_message **out) FAR_MUST_USE;
+/* Enters a call of this link and runs it or queues it. `flags` are FAR__WIRE_... Takes `message`. */
+far_status far__incoming_begin(far__link *l, uint64_t call_id, const char *name, size_t name_size,
+                               unsigned flags, int64_t deadline, far_message *message) FAR_MUST_USE;
+/* Forgets a call that was not run. */
+void far__incoming_forget(far_incoming *in);
+
+/* -------------------------------------------------------------- directory.c, join.c, leave.c */
+
+/* Parts of an init method; see meet.c. */
+typedef struct far__meeting {
+    enum { FAR__MEET_TCP, FAR__MEET_FILE, FAR__MEET_ADDRESS } kind;
+    char host[256];
+    uint16_t port;
+    char path[512];
+} far__meeting;
+
+/* Reads options and environment. */
+far_status far__meet_parse(const char *init_method, far__meeting *out,
+                           far_error *error) FAR_MUST_USE;
+far_status far__meet_environment(far_agent *a, far_error *error) FAR_MUST_USE;
+/* Rank 0: listens where it will be looked for. Others: on addresses near the way to rank 0. */
+far_status far__meet_listen(far_agent *a, const far__meeting *m, far_error *error) FAR_MUST_USE;
+/* Rank 0 of a file meeting: writes the file; and takes it away. */
+far_status far__meet_announce(far_agent *a, const far__meeting *m, far_error *error) FAR_MUST_USE;
+/* Addresses of rank 0 to be tried now, space-separated; FAR_EAGAIN: not there yet. */
+far_status far__meet_find(const far__meeting *m, far__bytes *addresses,
+                          far_error *error) FAR_MUST_USE;
+
+far_status far__secret_load(const void *given, size_t given_size, uint8_t out[FAR__SECRET_MAX],
+                            size_t *size, far_error *error) FAR_MUST_USE;
+
+far_status far__join_methods(far_agent *a) FAR_MUST_USE;
+far_status far__leave_methods(far_agent *a) FAR_MUST_USE;
+void far__leave_init(far_agent *a);
+/* Loop thread, closing: gives up the calls that wait for the world or for the agreement. */
+void far__leave_close(far_agent *a);
+/* Rank 0, after the agreement: waits until the others have closed their connections, or a little. */
+void far__leave_linger(far_agent *a);
+/* Loop thread: a connection for calls out broke, and nothing is wanted of it now. */
+void far__leave_peer_broken(far__peer *p);
+/* Rank 0: the connection of this member broke. */
+void far__leave_broken(far_agent *a, far_worker_id id, uint64_t incarnation);
+/* "missing: rank 1", "worker 2 ("b") has not called shutdown", ...: as rank 0 knows it. */
+void far__leave_waits_for(far_agent *a, char *text, size_t size);
+/* The same as rank 0 says it; blocks for 2 s at most; "" if it does not answer. */
+void far__join_ask_missing(far__peer *root, char *text, size_t size);
+/* Rank 0, agent.lock not held: tells every member of the changed roster. */
+void far__join_announce(far_agent *a);
+
+#endif
