@@ -18,6 +18,7 @@ from pathlib import Path
 # Five processes share the machine: each computes with one thread. Before numpy is loaded.
 os.environ["OPENBLAS_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
 
+import data  # noqa: E402
 import plan  # noqa: E402
 
 FOLDER = Path(__file__).resolve().parent.parent / "build" / "demo"
@@ -26,14 +27,17 @@ FOLDER = Path(__file__).resolve().parent.parent / "build" / "demo"
 def work(results: Path) -> None:
     """One process of the job; its rank says which part it plays."""
     rank = int(os.environ["RANK"])
-    if rank == 0:
-        import server
+    try:
+        if rank == 0:
+            import server
 
-        server.serve(results)
-    else:
-        import trainer
+            server.serve(results)
+        else:
+            import trainer
 
-        trainer.Trainer(rank).run()
+            trainer.Trainer(rank).run()
+    except data.NoData as error:
+        sys.exit(str(error))
 
 
 def main() -> int:
