@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  * agent/agent: the structs of a worker and what the files of this floor offer each other.
  *   agent.c    options, life, counters        call.c      calls made: start, end, wait
- *   peer.c     one connection for calls out   link.c      one connection for calls in
+ *   peer.c     one connection for calls out   peer_send.c giving calls to it, its timers
+ *   dial.c     getting that connection        link.c      one connection for calls in
  *   incoming.c a call being served            methods.c   name -> handler
  *   directory.c who is in the job             join.c      coming in
  *   meet.c     where rank 0 is                leave.c     the agreement to go
@@ -281,7 +282,24 @@ _Atomic uint32_t *far__peer_pass_role(far__peer *p);
 /* Loop thread: ends all calls with `status` and closes the connection; nothing is accepted any more. */
 void far__peer_shut(far__peer *p, far_status status, const char *why);
 
+/* peer.lock held: gives one call to the connection, which is up. */
+far_status far__peer_send(far__peer *p, far__outcall *oc) FAR_MUST_USE;
+/* peer.lock held: the loop shall dial, or send what only it may send. */
+void far__peer_post(far__peer *p);
+void far__peer_work(far__task *t); /* the loop's part of it */
+void far__peer_on_timer(far__timer *t);
+void far__peer_on_tick(far__timer *t);
+/* Loop thread: tries the next addresses until one is on its way; none: calls fail. */
+void far__peer_dial_next(far__peer *p);
+void far__peer_note_failure(far__peer *p, far_status status, const char *text);
+/* peer.lock held: these calls have ended. */
+void far__peer_unwatch(far__peer *p, far__outcall *oc);
+void far__peer_unwatch_all(far__peer *p, const far__list *calls);
+/* No lock held: ends a list of calls (by call.link) that were taken out of the table. */
+void far__peer_fail(far__list *lost, far_status status, const char *why, bool may_have_run);
+
 /* upcalls of its connection, loop thread or reader */
+far_status far__peer_shake(far__owner *owner, far__inbound *message);
 void far__peer_opened(far__peer *p);
 void far__peer_readable(far__peer *p);
 far_status far__peer_received(far__owner *owner, far__inbound *message);

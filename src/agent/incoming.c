@@ -190,10 +190,8 @@ static void answer_self(far_incoming *in, far_status status, far_message *m, far
     far__mutex_lock(&p->lock);
     far__call *call = far__calls_finish(&p->calls, in->call_id);
     far__outcall *oc = call ? far__container_of(call, far__outcall, call) : NULL;
-    if (oc && oc->watched)
-        p->watched--;
     if (oc)
-        oc->watched = false;
+        far__peer_unwatch(p, oc);
     far__mutex_unlock(&p->lock);
     destroy(in);
     if (oc) {

@@ -17,9 +17,10 @@
 #include "agent/agent.h"
 #include "base/mem.h"
 
-#define SAY_AFTER (5 * FAR_SECOND)         /* who is missing, in the log */
-#define RETRY_EVERY (20 * FAR_MILLISECOND) /* rank 0 is not there yet */
-#define LAST_WORD (2 * FAR_SECOND)         /* for rank 0 to say who was missing */
+#define SAY_AFTER (5 * FAR_SECOND)        /* who is missing, in the log */
+#define RETRY_FIRST (1 * FAR_MILLISECOND) /* rank 0 is not there yet: pauses double ... */
+#define RETRY_LAST (64 * FAR_MILLISECOND) /* ... up to this */
+#define LAST_WORD (2 * FAR_SECOND)        /* for rank 0 to say who was missing */
 
 /* ------------------------------------------------------------------------------- rank 0's methods */
 
@@ -584,6 +585,7 @@ static far_status join_as_other(far_agent *a, const far__meeting *m, int64_t dea
                                 far_error *error)
 {
     int64_t say_at = far__clock_now() + SAY_AFTER;
+    int64_t pause = RETRY_FIRST;
     far_error last = {0};
     for (;;) {
         far__bytes addresses = {0};
@@ -616,7 +618,9 @@ static far_status join_as_other(far_agent *a, const far__meeting *m, int64_t dea
             far__log_write(&a->log, FAR_LOG_WARNING, "still looking for rank 0: %s", last.text);
             say_at += SAY_AFTER;
         }
-        pause_until(now + RETRY_EVERY < deadline ? now + RETRY_EVERY : deadline);
+        pause_until(now + pause < deadline ? now + pause : deadline);
+        if (pause < RETRY_LAST)
+            pause *= 2;
     }
 }
 

@@ -372,13 +372,14 @@ far_status far__meet_announce(far_agent *a, const far__meeting *m, far_error *er
     if (m->kind != FAR__MEET_FILE)
         return FAR_OK;
     char temporary[sizeof m->path + 32], head[64];
+    const char *addresses = (const char *)a->addresses.data;
+    size_t size = strlen(addresses);
     snprintf(temporary, sizeof temporary, "%s.%ld", m->path, (long)getpid());
     int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     if (fd < 0)
         return far__error_set(error, FAR_ESYSTEM, "file://%.300s: %s", m->path, strerror(errno));
     int n = snprintf(head, sizeof head, FILE_HEAD "\n");
-    bool ok = write(fd, head, (size_t)n) == n &&
-              write(fd, a->addresses.data, a->addresses.size) == (ssize_t)a->addresses.size &&
+    bool ok = write(fd, head, (size_t)n) == n && write(fd, addresses, size) == (ssize_t)size &&
               write(fd, "\n", 1) == 1;
     close(fd);
     if (!ok || rename(temporary, m->path) != 0) {
