@@ -19,7 +19,7 @@ void far__values_free(void *values);
 
 /* Body of an ERROR message: [status, type name, text, traceback, payload encoding or nil]; a
  * payload's body and segments follow as segments 0, 1, ... Takes `payload`. FAR_ENOMEM. */
-far_status far__values_put_error(far_message *message, far_status status, const char *type_name,
+far_status far__values_put_error(far_message *message, far_status error, const char *type_name,
                                  const char *text, const char *traceback,
                                  far_message *payload) FAR_MUST_USE;
 

@@ -174,8 +174,8 @@ static void lists_of_every_header_come_back(void **state)
         assert_int_equal(v[1].as.list.count, counts[i]);
         for (uint32_t n = 0; n < counts[i]; n++) {
             assert_int_equal(v[0].as.list.items[n].as.integer, n);
-            assert_int_equal(v[1].as.list.items[2 * n].as.integer, n);
-            assert_int_equal(v[1].as.list.items[2 * n + 1].kind, FAR_LIST);
+            assert_int_equal(v[1].as.list.items[(size_t)2 * n].as.integer, n);
+            assert_int_equal(v[1].as.list.items[(size_t)2 * n + 1].kind, FAR_LIST);
         }
         far_message_discard(message);
     }

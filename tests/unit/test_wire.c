@@ -195,8 +195,8 @@ static void every_field_is_checked(void **state)
     refuses(0, 0, 0, "type");
     refuses(0, 0, 11, "type");
     refuses(0, 0, 255, "type");
-    for (uint8_t type = FAR__WIRE_REQUEST; type <= FAR__WIRE_RESEND; type++) {
-        size_t i = sample_of(type);
+    for (int type = FAR__WIRE_REQUEST; type <= FAR__WIRE_RESEND; type++) {
+        size_t i = sample_of((uint8_t)type);
         refuses(i, 1, 8, "flags");
         refuses(i, 1, 128, "flags");
         if (type != FAR__WIRE_REQUEST) {
