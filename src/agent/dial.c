@@ -31,7 +31,7 @@ static bool take_address(far__peer *p, char address[256])
 void far__peer_note_failure(far__peer *p, far_status status, const char *text)
 {
     p->why_status = status;
-    snprintf(p->why, sizeof p->why, "%s", text);
+    snprintf(p->why, sizeof p->why, "%.250s", text);
 }
 
 /* Tries addresses until one is on its way. */
