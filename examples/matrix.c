@@ -519,6 +519,7 @@ int main(int argc, char **argv)
         {"calls", required_argument, NULL, 'n'},   {"columns", required_argument, NULL, 'c'},
         {"timeout", required_argument, NULL, 't'}, {0},
     };
+    setvbuf(stdout, NULL, _IOLBF, 0); /* a pipe's reader sees each line at once too */
     int word;
     while ((word = getopt_long(argc, argv, "f:s:n:c:t:", words, NULL)) != -1) {
         switch (word) {
