@@ -36,6 +36,7 @@ def idle(scale: float) -> None:
     """What a worker costs that does nothing: before numpy and the other measurements."""
     bare = int(subprocess.run([sys.executable, "-c", BARE], capture_output=True).stdout)
     measure.emit("py_memory", [(measure.status("VmRSS") - bare) / 1024], "MiB")
+    time.sleep(0.2)  # what the call left to do is done
     begin, cpu = time.monotonic(), measure.cpu_ns()
     time.sleep(1.0 * min(1.0, scale))
     used = (measure.cpu_ns() - cpu) / 1e9 / (time.monotonic() - begin)
