@@ -248,6 +248,7 @@ struct far__peer {
     far__calls calls;
     far__waiter *reader; /* who reads; &far__peer_loop_reader: the loop */
     far__list sleepers;  /* far__waiter.sleeper */
+    far__list cancelled; /* by far__outcall.call.link, counted: the loop shall tell the callee */
     size_t watched;      /* pending calls with callbacks */
     int64_t last_call;
     bool appended; /* counted in agent.flush_needed */
@@ -284,6 +285,12 @@ void far__peer_shut(far__peer *p, far_status status, const char *why);
 
 /* peer.lock held: gives one call to the connection, which is up. */
 far_status far__peer_send(far__peer *p, far__outcall *oc) FAR_MUST_USE;
+/* peer.lock held, with a connection: may this thread send on it? */
+bool far__peer_may_touch(const far__peer *p);
+/* peer.lock held, UP, loop thread: tells the callee of calls cancelled elsewhere; moves them to `sent`. */
+void far__peer_send_cancels(far__peer *p, far__list *sent);
+/* No lock held: gives up such a list. */
+void far__peer_forget_cancels(far__list *sent);
 /* peer.lock held: the loop shall dial, or send what only it may send. */
 void far__peer_post(far__peer *p);
 void far__peer_work(far__task *t); /* the loop's part of it */

@@ -335,7 +335,8 @@ static void watched(far_future *f)
     if (oc->call.state != FAR__CALL_OUT && !oc->watched) {
         oc->watched = true;
         p->watched++;
-        if (p->state == FAR__PEER_UP && !p->reader && p->conn)
+        /* One that only the loop may touch is always watched. */
+        if (p->state == FAR__PEER_UP && !p->reader && p->conn && far__peer_may_touch(p))
             p->conn->ops->watch(p->conn, true);
     }
     far__mutex_unlock(&p->lock);

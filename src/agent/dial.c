@@ -78,6 +78,8 @@ static void send_waiting(far__peer *p);
 void far__peer_work(far__task *t)
 {
     far__peer *p = far__container_of(t, far__peer, dial_task);
+    far__list sent;
+    far__list_init(&sent);
     far__mutex_lock(&p->lock);
     p->dial_posted = false;
     bool start = p->state == FAR__PEER_IDLE;
@@ -88,8 +90,10 @@ void far__peer_work(far__task *t)
         p->why_status = FAR_EPEER;
     } else if (p->state == FAR__PEER_UP) {
         send_waiting(p);
+        far__peer_send_cancels(p, &sent);
     }
     far__mutex_unlock(&p->lock);
+    far__peer_forget_cancels(&sent);
     if (start)
         far__peer_dial_next(p);
     far__peer_unref(p);

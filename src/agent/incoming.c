@@ -220,6 +220,8 @@ static void answer_link(far_incoming *in, uint8_t type, far_message *m)
     far__mutex_lock(&l->lock);
     far__map_remove(&l->running, in->call_id);
     far_status status = FAR_OK;
+    if (l->conn && (l->conn->ops->flags & FAR__TRANSPORT_LOOP_ONLY))
+        gather = false; /* not every thread that gathers may flush it */
     if (l->conn && !atomic_load_explicit(&in->cancelled, memory_order_acquire)) {
         status = far__link_send(l, &h, m, !gather);
         m = NULL;

@@ -4,7 +4,7 @@
  *   tcp://host:port     [v6]:port too
  *   file:///path        rank 0 writes its addresses there; stale files do no harm, since whoever answers
  *                       there must prove that it is rank 0
- *   at://ADDRESS        an address of a transport as it stands (tests)
+ *   at://ADDRESS        an address of a transport as it stands, and "NAME:*" for all but rank 0 (tests)
  * Floor: agent. Thread: the one that joins. */
 #include <errno.h>
 #include <fcntl.h>
@@ -331,10 +331,20 @@ static bool wants(const far_agent *a, unsigned transport)
     return !a->transports_wanted || (a->transports_wanted & transport);
 }
 
+/* Rank 0 at the very address, the others wherever that transport has room. */
+static far_status listen_as_told(far_agent *a, const char *address, far_error *error)
+{
+    char wish[64];
+    if (a->rank == 0)
+        return listen_at(a, address, error);
+    snprintf(wish, sizeof wish, "%.*s:*", (int)strcspn(address, ":"), address);
+    return listen_at(a, wish, error);
+}
+
 far_status far__meet_listen(far_agent *a, const far__meeting *m, far_error *error)
 {
     if (m->kind == FAR__MEET_ADDRESS)
-        return listen_at(a, m->path, error);
+        return listen_as_told(a, m->path, error);
     far_status status = FAR_OK;
     if (wants(a, FAR_TRANSPORT_UNIX))
         status = listen_at(a, "unix:", error);

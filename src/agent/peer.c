@@ -51,6 +51,7 @@ far_status far__peer_create(far_agent *a, const far__member *info, far__peer **o
     far__mutex_init(&p->lock);
     far__calls_init(&p->calls);
     far__list_init(&p->sleepers);
+    far__list_init(&p->cancelled);
     far__list_init(&p->retired);
     p->timer_at = FAR__NEVER;
     far__timer_init(&p->timer, far__peer_on_timer);
@@ -293,8 +294,9 @@ static void note_started(far__peer *p, int64_t now)
 
 void far__peer_broken(far__peer *p, far_status status, const char *text)
 {
-    far__list lost;
+    far__list lost, cancelled;
     far__list_init(&lost);
+    far__list_init(&cancelled);
     far__mutex_lock(&p->lock);
     far__conn *c = p->conn;
     far__handshake *h = p->handshake;
@@ -309,6 +311,7 @@ void far__peer_broken(far__peer *p, far_status status, const char *text)
         p->appended = false;
         atomic_fetch_sub_explicit(&p->agent->flush_needed, 1, memory_order_relaxed);
     }
+    far__list_splice(&cancelled, &p->cancelled);
     p->conn = NULL;
     p->handshake = NULL;
     if (was_up)
@@ -322,6 +325,7 @@ void far__peer_broken(far__peer *p, far_status status, const char *text)
     else if (next && p->why[0] == 0)
         far__peer_note_failure(p, status, text);
     far__mutex_unlock(&p->lock);
+    far__peer_forget_cancels(&cancelled);
 
     if (h) {
         far__handshake_fini(h);
@@ -340,11 +344,13 @@ void far__peer_broken(far__peer *p, far_status status, const char *text)
 
 void far__peer_shut(far__peer *p, far_status status, const char *why)
 {
-    far__list lost;
+    far__list lost, cancelled;
     far__list_init(&lost);
+    far__list_init(&cancelled);
     far__mutex_lock(&p->lock);
     far__conn *c = p->conn;
     far__handshake *h = p->handshake;
+    far__list_splice(&cancelled, &p->cancelled);
     p->conn = NULL;
     p->handshake = NULL;
     p->state = FAR__PEER_CLOSED;
@@ -357,6 +363,7 @@ void far__peer_shut(far__peer *p, far_status status, const char *why)
     far__loop_timer_clear(p->agent->loop, &p->timer);
     far__loop_timer_clear(p->agent->loop, &p->tick);
     far__mutex_unlock(&p->lock);
+    far__peer_forget_cancels(&cancelled);
     if (h) {
         far__handshake_fini(h);
         far__mem_free(h);

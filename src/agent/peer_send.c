@@ -108,7 +108,7 @@ void far__peer_flush(far__peer *p)
         p->conn->ops->flush(p->conn);
 }
 
-static bool may_touch(const far__peer *p)
+bool far__peer_may_touch(const far__peer *p)
 {
     return !(p->conn->ops->flags & FAR__TRANSPORT_LOOP_ONLY) || far__loop_here(p->agent->loop);
 }
@@ -124,7 +124,7 @@ void far__peer_post(far__peer *p)
 
 far_status far__peer_submit(far__peer *p, far__outcall *oc, bool now)
 {
-    if (p->state != FAR__PEER_UP || !may_touch(p)) {
+    if (p->state != FAR__PEER_UP || !far__peer_may_touch(p)) {
         if (p->state != FAR__PEER_DIALLING)
             far__peer_post(p);
         return FAR_OK;
@@ -137,6 +137,8 @@ far_status far__peer_submit(far__peer *p, far__outcall *oc, bool now)
     far_status status = far__peer_send(p, oc);
     if (status != FAR_OK)
         return status;
+    if (p->conn->ops->flags & FAR__TRANSPORT_LOOP_ONLY)
+        now = true; /* appended bytes are flushed by whoever waits */
     if (now || lone || p->conn->ops->pending(p->conn) >= FLUSH_AT) {
         far__peer_flush(p);
     } else if (!p->appended) {
@@ -148,17 +150,44 @@ far_status far__peer_submit(far__peer *p, far__outcall *oc, bool now)
     return FAR_OK;
 }
 
-void far__peer_cancel(far__peer *p, far__outcall *oc)
+static void send_cancel(far__peer *p, const far__outcall *oc)
 {
-    far__peer_unwatch(p, oc);
-    if (p->state != FAR__PEER_UP || !oc->queued || !may_touch(p))
-        return;
     p->conn->ops->abandon(p->conn, oc->token);
     far__wire_header h = {.type = FAR__WIRE_CANCEL, .call_id = oc->call.id};
     uint64_t token;
     /* If there is no memory for it the callee works in vain; nothing else happens. */
     if (far__message_send(p->conn, &h, NULL, FAR__NEVER, &token) == FAR_OK)
         far__peer_flush(p);
+}
+
+void far__peer_cancel(far__peer *p, far__outcall *oc)
+{
+    far__peer_unwatch(p, oc);
+    if (p->state != FAR__PEER_UP || !oc->queued)
+        return;
+    if (far__peer_may_touch(p)) {
+        send_cancel(p, oc);
+        return;
+    }
+    far_future_hold(&oc->future); /* the list's */
+    far__list_add_tail(&p->cancelled, &oc->call.link);
+    far__peer_post(p);
+}
+
+void far__peer_send_cancels(far__peer *p, far__list *sent)
+{
+    far__list_for_each (n, &p->cancelled)
+        send_cancel(p,
+                    far__container_of(far__container_of(n, far__call, link), far__outcall, call));
+    far__list_splice(sent, &p->cancelled);
+}
+
+void far__peer_forget_cancels(far__list *sent)
+{
+    far__list *n;
+    while ((n = far__list_pop(sent)))
+        far_future_release(
+            &far__container_of(far__container_of(n, far__call, link), far__outcall, call)->future);
 }
 
 /* ------------------------------------------------------------------------------------- timers */
