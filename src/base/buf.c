@@ -4,6 +4,7 @@
 #include "base/buf.h"
 
 #include <assert.h>
+#include <endian.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -92,6 +93,23 @@ void far__buffer_free(far_buffer *buffer)
         free_fn(arg);
 }
 
+void far__buffer_drop(far_buffer *buffer, far_buffer **orphans)
+{
+    if (!buffer || !far__buffer_unref(buffer))
+        return;
+    buffer->next = *orphans;
+    *orphans = buffer;
+}
+
+void far__buffers_free(far_buffer *orphans)
+{
+    while (orphans) {
+        far_buffer *next = orphans->next;
+        far__buffer_free(orphans);
+        orphans = next;
+    }
+}
+
 void far__bytes_fini(far__bytes *b)
 {
     far__mem_free(b->data);
@@ -141,25 +159,14 @@ static uint8_t *writer_take(far__writer *w, size_t size)
     return at;
 }
 
-static void store_le(uint8_t *at, uint64_t v, size_t size)
-{
-    for (size_t i = 0; i < size; i++)
-        at[i] = (uint8_t)(v >> (8 * i));
-}
-
-static uint64_t load_le(const uint8_t *at, size_t size)
-{
-    uint64_t v = 0;
-    for (size_t i = 0; i < size; i++)
-        v |= (uint64_t)at[i] << (8 * i);
-    return v;
-}
-
-static void write_le(far__writer *w, uint64_t v, size_t size)
+/* The lowest bytes of a little-endian number are its first ones, so one conversion serves all sizes,
+ * and a copy of constant size is one instruction. */
+static inline void write_le(far__writer *w, uint64_t v, size_t size)
 {
     uint8_t *at = writer_take(w, size);
+    v = htole64(v);
     if (at)
-        store_le(at, v, size);
+        memcpy(at, &v, size);
 }
 
 void far__write_u8(far__writer *w, uint8_t v)
@@ -214,10 +221,13 @@ const void *far__read_bytes(far__reader *r, size_t size)
     return at;
 }
 
-static uint64_t read_le(far__reader *r, size_t size)
+static inline uint64_t read_le(far__reader *r, size_t size)
 {
     const uint8_t *at = far__read_bytes(r, size);
-    return at ? load_le(at, size) : 0;
+    uint64_t v = 0;
+    if (at)
+        memcpy(&v, at, size);
+    return le64toh(v);
 }
 
 uint8_t far__read_u8(far__reader *r)
@@ -242,15 +252,20 @@ uint64_t far__read_u64(far__reader *r)
 
 void far__store_u64(void *at, uint64_t v)
 {
-    store_le(at, v, 8);
+    v = htole64(v);
+    memcpy(at, &v, sizeof v);
 }
 
 uint64_t far__load_u64(const void *at)
 {
-    return load_le(at, 8);
+    uint64_t v;
+    memcpy(&v, at, sizeof v);
+    return le64toh(v);
 }
 
 uint32_t far__load_u32(const void *at)
 {
-    return (uint32_t)load_le(at, 4);
+    uint32_t v;
+    memcpy(&v, at, sizeof v);
+    return le32toh(v);
 }

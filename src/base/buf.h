@@ -25,6 +25,12 @@ bool far__buffer_unref(far_buffer *buffer);
 /* Runs free_fn and frees the struct; the count is already zero. */
 void far__buffer_free(far_buffer *buffer);
 
+/* Gives up one reference of `buffer` (NULL is accepted), pushing it on *orphans if that was the last and
+ * its free_fn must not run here. */
+void far__buffer_drop(far_buffer *buffer, far_buffer **orphans);
+/* Runs the free_fn of such a list. */
+void far__buffers_free(far_buffer *orphans);
+
 /* A growing byte string. Zero-initialised is empty and valid. */
 typedef struct far__bytes {
     uint8_t *data;

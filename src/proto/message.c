@@ -27,23 +27,6 @@ far_status far_message_create(far_encoding encoding, far_message **out)
     return FAR_OK;
 }
 
-void far__buffer_drop(far_buffer *buffer, far_buffer **orphans)
-{
-    if (!buffer || !far__buffer_unref(buffer))
-        return;
-    buffer->next = *orphans;
-    *orphans = buffer;
-}
-
-void far__buffers_free(far_buffer *orphans)
-{
-    while (orphans) {
-        far_buffer *next = orphans->next;
-        far__buffer_free(orphans);
-        orphans = next;
-    }
-}
-
 static bool body_is_own(const far_message *message)
 {
     return !message->body_buffer && message->body != message->inline_body;

@@ -23,10 +23,6 @@ struct far_message {
 /* Frees the message. Buffers whose free_fn must not run here (far__buffer_unref) are pushed on the
  * list *orphans for whoever may run them. */
 void far__message_destroy(far_message *message, far_buffer **orphans);
-/* Gives up one reference of `buffer`, pushing it on *orphans if that was the last and must wait. */
-void far__buffer_drop(far_buffer *buffer, far_buffer **orphans);
-/* Runs the free_fn of a list made by the two above. */
-void far__buffers_free(far_buffer *orphans);
 /* Body and segments together. */
 uint64_t far__message_size(const far_message *message);
 

@@ -37,14 +37,6 @@ typedef struct piece {
     block *block;
 } piece;
 
-static void drop_buffer(far_buffer *buffer, far_buffer **orphans)
-{
-    if (buffer && far__buffer_unref(buffer)) {
-        buffer->next = *orphans;
-        *orphans = buffer;
-    }
-}
-
 /* ------------------------------------------------------------------------------------ queues */
 
 /* Makes room for one more item. */
@@ -155,7 +147,7 @@ static block *block_with(far__ring *r, size_t size)
 
 static void piece_drop(far__ring *r, piece *p, far_buffer **orphans)
 {
-    drop_buffer(p->buffer, orphans);
+    far__buffer_drop(p->buffer, orphans);
     if (p->block)
         block_unuse(r, p->block);
     p->buffer = NULL;

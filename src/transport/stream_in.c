@@ -64,14 +64,6 @@ struct far__stream_in {
     uint8_t parse[PARSE_SIZE];
 };
 
-static void drop_buffer(far_buffer *buffer, far_buffer **orphans)
-{
-    if (buffer && far__buffer_unref(buffer)) {
-        buffer->next = *orphans;
-        *orphans = buffer;
-    }
-}
-
 static far_status fail(far__stream_in *s, far_status status, const char *why)
 {
     s->failed = status;
@@ -94,7 +86,7 @@ static size_t head_size(const far__stream_in *s)
 static void joining_drop(joining *j, far_buffer **orphans)
 {
     for (size_t i = 0; i < j->segment_count; i++)
-        drop_buffer(j->segments[i].buffer, orphans);
+        far__buffer_drop(j->segments[i].buffer, orphans);
     j->segment_count = 0;
 }
 
