@@ -45,14 +45,6 @@ struct far__stream_out {
     uint64_t committed_token; /* of that frame */
 };
 
-static void drop_buffer(far_buffer *buffer, far_buffer **orphans)
-{
-    if (buffer && far__buffer_unref(buffer)) {
-        buffer->next = *orphans;
-        *orphans = buffer;
-    }
-}
-
 static void write_prefix(far__writer *w, size_t size, far__frame_kind kind, size_t segment_count,
                          size_t header_size, uint32_t stream)
 {
@@ -88,7 +80,7 @@ static uint64_t bulk_wire(const bulk *b)
 static void bulk_release(bulk *b, size_t end, far_buffer **orphans)
 {
     for (; b->released < end; b->released++) {
-        drop_buffer(b->segments[b->released].buffer, orphans);
+        far__buffer_drop(b->segments[b->released].buffer, orphans);
         b->segments[b->released].buffer = NULL;
     }
 }
@@ -96,7 +88,7 @@ static void bulk_release(bulk *b, size_t end, far_buffer **orphans)
 static void bulk_free(bulk *b, far_buffer **orphans)
 {
     bulk_release(b, b->segment_count, orphans);
-    drop_buffer(b->copies, orphans);
+    far__buffer_drop(b->copies, orphans);
     far__mem_free(b);
 }
 
@@ -218,7 +210,7 @@ static void abandon_bulk(far__stream_out *s, bulk *b, far_buffer **orphans)
         return;
     }
     bulk_release(b, b->segment_count, orphans);
-    drop_buffer(b->copies, orphans);
+    far__buffer_drop(b->copies, orphans);
     b->copies = NULL;
     if (b->last)
         return; /* the frame that was begun completes the message */
@@ -348,7 +340,7 @@ far_status far__stream_put(far__stream_out *s, const far__outgoing *message, uin
     }
     /* What is still needed was held once more. */
     for (size_t i = 0; i < message->segment_count; i++)
-        drop_buffer(message->segments[i].buffer, orphans);
+        far__buffer_drop(message->segments[i].buffer, orphans);
     return status;
 }
 
