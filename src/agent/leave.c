@@ -479,30 +479,27 @@ static far_status await_agreement(far_agent *a, far__peer *root, far_future *f, 
     }
 }
 
-static far_status follow(far_agent *a, int64_t deadline, far_error *error)
+/* One question to rank 0, until it is answered, fails or the deadline. *failed says how it failed. */
+static far_status ask_root(far_agent *a, far__peer *root, int64_t deadline, far_status *failed,
+                           far_error *error)
 {
-    far__peer *root;
     far_message *m;
     far_future *f;
-    far_status status = far__peer_get(a, 0, &root);
-    if (status != FAR_OK)
-        return far__error_set(error, status, "there is no rank 0");
-    status = far_message_create(FAR_ENCODING_VALUES, &m);
+    far_status status = far_message_create(FAR_ENCODING_VALUES, &m);
     if (status == FAR_OK)
-        status = far__call_internal(root, FAR__SHUTDOWN_METHOD, m, &f);
-    if (status != FAR_OK) {
-        far__peer_unref(root);
+        status =
+            far__call_peer(root, FAR__SHUTDOWN_METHOD, m, FAR_NO_LIMIT, FAR__CALL_ONCE, true, &f);
+    if (status != FAR_OK)
         return far__error_set(error, status, "cannot ask rank 0 to shut down: %s",
                               far_status_text(status));
-    }
     status = await_agreement(a, root, f, deadline, error);
     far_failure failure;
     far_future_failure(f, &failure);
+    *failed = failure.status;
     const far_value *v;
     size_t count;
     if (status == FAR_OK && failure.status != FAR_OK) {
-        status =
-            far__error_set(error, FAR_EPEER, "rank 0 was lost during shutdown: %s", failure.text);
+        far__error_set(error, FAR_EPEER, "rank 0 was lost during shutdown: %s", failure.text);
     } else if (status == FAR_OK &&
                far_message_values(far_future_message(f), &v, &count) == FAR_OK && count == 1 &&
                v->kind == FAR_STRING && v->as.bytes.size > 0) {
@@ -512,6 +509,26 @@ static far_status follow(far_agent *a, int64_t deadline, far_error *error)
     }
     far_future_cancel(f);
     far_future_release(f);
+    return status;
+}
+
+/* A broken connection says nothing yet: asked anew, rank 0 answers if it lives. It is lost when it
+ * cannot be reached twice in a row. */
+static far_status follow(far_agent *a, int64_t deadline, far_error *error)
+{
+    far__peer *root;
+    far_status status = far__peer_get(a, 0, &root);
+    if (status != FAR_OK)
+        return far__error_set(error, status, "there is no rank 0");
+    for (int unreached = 0; unreached < 2; unreached++) {
+        far_status failed = FAR_OK;
+        status = ask_root(a, root, deadline, &failed, error);
+        if (status != FAR_OK || failed == FAR_OK)
+            break;
+        status = FAR_EPEER;
+        if (failed != FAR_EPEER)
+            break;
+    }
     far__peer_unref(root);
     return status;
 }
