@@ -113,7 +113,8 @@ typedef void (*far_free_fn)(void *arg);
 
 enum {
     /* free_fn may run on any thread, the loop thread included. Without it free_fn runs only on a
-     * thread of the user, on the agent's service thread or out of far_service_next. */
+     * thread of the user (one that calls farcall), on a handler thread, on the agent's service
+     * thread or out of far_service_next; and never under a lock. */
     FAR_BUFFER_FREE_ANYWHERE = 1,
 };
 

@@ -180,8 +180,7 @@ static void up_gone(void *owner, void *arg)
 
 static void up_orphans(far_buffer *list, void *arg)
 {
-    far_agent *a = arg;
-    far__service_orphans(&a->service, list);
+    far__agent_orphans(arg, list);
 }
 
 /* ---------------------------------------------------------------- what the executor asks for */
@@ -208,6 +207,7 @@ static void serve_watch(void *arg, bool on)
 static void flush(void *arg)
 {
     far__agent_flush_links(arg);
+    far__agent_free_kept();
 }
 
 /* ---------------------------------------------------------------------------------- creating */
@@ -563,8 +563,32 @@ void far__agent_drop(far_agent *a, far_message *message)
 {
     far_buffer *orphans = NULL;
     far__message_destroy(message, &orphans);
-    if (orphans)
-        far__service_orphans(&a->service, orphans);
+    far__agent_orphans(a, orphans);
+}
+
+/* The loop thread flushes too, but never keeps any. */
+static _Thread_local far_buffer *kept;
+
+void far__agent_orphans(far_agent *a, far_buffer *list)
+{
+    if (!list)
+        return;
+    if (!far__executor_here(a->executor)) {
+        far__service_orphans(&a->service, list);
+        return;
+    }
+    far_buffer *last = list;
+    while (last->next)
+        last = last->next;
+    last->next = kept;
+    kept = list;
+}
+
+void far__agent_free_kept(void)
+{
+    far_buffer *list = kept;
+    kept = NULL;
+    far__buffers_free(list);
 }
 
 far_status far_agent_register(far_agent *a, const far_method *method)

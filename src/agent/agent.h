@@ -168,6 +168,11 @@ void far__agent_ref(far_agent *a);
 void far__agent_unref(far_agent *a);
 /* Frees a message on any thread: what must be freed elsewhere goes to the service. */
 void far__agent_drop(far_agent *a, far_message *message);
+/* Buffers that must not be freed here (they may be on the loop thread, or under a lock). On a handler
+ * thread they are kept for it until far__agent_free_kept, else the service gets them. */
+void far__agent_orphans(far_agent *a, far_buffer *list);
+/* No lock held: frees what far__agent_orphans kept for this thread. */
+void far__agent_free_kept(void);
 /* The transport that handles `address`; NULL: none. */
 far__transport_slot *far__agent_slot(far_agent *a, const char *address);
 /* For tests: another transport, before join. */
@@ -186,9 +191,11 @@ typedef struct far__outcall {
     uint64_t token;       /* of the transport */
     int64_t started;
     far_duration timeout;
-    bool internal; /* made by the library: not counted as a user's */
-    bool queued;   /* given to the present connection */
-    bool watched;  /* has callbacks */
+    bool internal;                 /* made by the library: not counted as a user's */
+    bool queued;                   /* given to the present connection */
+    bool watched;                  /* has callbacks */
+    bool waited;                   /* FAR_CALL_NOW: somebody waits for it */
+    _Atomic(far_buffer *) orphans; /* of the message, for whoever waits */
     size_t method_size;
     char method[];
 } far__outcall;
@@ -266,6 +273,8 @@ void far__peer_ref(far__peer *p);
 void far__peer_unref(far__peer *p);
 /* The peer with this id, made on first use; counted. FAR_ENOWORKER. */
 far_status far__peer_get(far_agent *a, far_worker_id id, far__peer **out) FAR_MUST_USE;
+/* Within the limits of size and number of segments. */
+bool far__message_fits(const far_agent *a, const far_message *message);
 /* conn->lock held: queues a header and a message (NULL: none), which stays the caller's. */
 far_status far__message_send(far__conn *c, const far__wire_header *header, far_message *m,
                              int64_t deadline, uint64_t *token) FAR_MUST_USE;

@@ -100,6 +100,8 @@ static void free_outcall(far_future *f)
     far__peer *p = oc->peer;
     if (oc->message)
         far__agent_drop(p->agent, oc->message);
+    if (oc->orphans)
+        far__service_orphans(&p->agent->service, oc->orphans);
     far__future_fini(f);
     far__mem_free(oc);
     far__peer_unref(p);
@@ -108,7 +110,8 @@ static void free_outcall(far_future *f)
 /* ---------------------------------------------------------------------------------- starting */
 
 static far_status outcall_create(far__peer *p, const char *method, far_message *message,
-                                 far_duration timeout, bool internal, far__outcall **out)
+                                 far_duration timeout, bool internal, bool waited,
+                                 far__outcall **out)
 {
     size_t size = strlen(method);
     far__outcall *oc = far__mem_alloc(sizeof *oc + size + 1);
@@ -121,6 +124,7 @@ static far_status outcall_create(far__peer *p, const char *method, far_message *
     oc->message = message;
     oc->timeout = timeout;
     oc->internal = internal;
+    oc->waited = waited;
     oc->method_size = size;
     memcpy(oc->method, method, size + 1);
     *out = oc;
@@ -185,7 +189,8 @@ far_status far__call_peer(far__peer *p, const char *method, far_message *message
 {
     far_agent *a = p->agent;
     far__outcall *oc;
-    far_status status = outcall_create(p, method, message, timeout, internal, &oc);
+    far_status status =
+        outcall_create(p, method, message, timeout, internal, flags & FAR_CALL_NOW, &oc);
     if (status != FAR_OK) {
         far__agent_drop(a, message);
         return status;
@@ -232,7 +237,7 @@ static far_status check_call(far_agent *a, const char *method, const far_message
         return FAR_EINVAL;
     if (!far__agent_is_open(a))
         return FAR_ECLOSED;
-    if (far__message_size(message) > a->message_size_max)
+    if (!far__message_fits(a, message))
         return FAR_ETOOBIG;
     if (*timeout == FAR_TIMEOUT_DEFAULT)
         *timeout = far_agent_default_timeout(a);
@@ -307,10 +312,15 @@ void far__outcall_end(far__outcall *oc, far_status status, far_message *message,
 {
     far_agent *a = oc->peer->agent;
     far_message *sent = oc->message;
+    far_buffer *orphans = NULL;
     oc->message = NULL;
     count_end(a, oc, status);
-    if (sent)
-        far__agent_drop(a, sent);
+    far__message_destroy(sent, &orphans);
+    /* The thread that waits frees what must be freed on a thread like it: it is awake anyway. */
+    if (oc->waited)
+        oc->orphans = orphans;
+    else if (orphans)
+        far__service_orphans(&a->service, orphans);
     far__future_settle(&oc->future, status, message, reason);
     far_future_release(&oc->future); /* the table's */
 }
@@ -466,12 +476,10 @@ static void leave_role(far__peer *p, far__waiter *w)
         far__futex_wake(word, 1);
 }
 
-static far_status wait_outcall(far_future *f, int64_t deadline)
+static far_status wait_for_end(far__outcall *oc, int64_t deadline)
 {
-    far__outcall *oc = outcall_of(f);
+    far_future *f = &oc->future;
     far__peer *p = oc->peer;
-    if (p->agent->forked)
-        return FAR_ECLOSED;
     far__agent_flush_calls(p->agent);
     if (p->is_self || far__loop_here(p->agent->loop))
         return far__future_sleep(f, deadline);
@@ -503,6 +511,17 @@ static far_status wait_outcall(far_future *f, int64_t deadline)
     /* The connection broke: the loop ends the call or sends it anew. */
     if (status == FAR_EPEER)
         return far__future_sleep(f, deadline);
+    return status;
+}
+
+static far_status wait_outcall(far_future *f, int64_t deadline)
+{
+    far__outcall *oc = outcall_of(f);
+    if (oc->peer->agent->forked)
+        return FAR_ECLOSED;
+    far_status status = wait_for_end(oc, deadline);
+    if (status == FAR_OK && oc->waited)
+        far__buffers_free(atomic_exchange(&oc->orphans, NULL));
     return status;
 }
 

@@ -238,6 +238,8 @@ static void answer_link(far_incoming *in, uint8_t type, far_message *m)
     if (dirty)
         far__link_mark_dirty(l);
     destroy(in);
+    if (!gather)
+        far__agent_free_kept();
 }
 
 void far_incoming_reply(far_incoming *in, far_message *message)
@@ -247,7 +249,7 @@ void far_incoming_reply(far_incoming *in, far_message *message)
         far_incoming_fail(in, FAR_ENOMEM, NULL, "the worker is out of memory", NULL, NULL);
         return;
     }
-    if (far__message_size(message) > a->message_size_max) {
+    if (!far__message_fits(a, message)) {
         far__agent_drop(a, message);
         far_incoming_fail(in, FAR_ETOOBIG, NULL, "the result is larger than the limit", NULL, NULL);
         return;

@@ -30,6 +30,12 @@ static far_status seal_body(far_message *m)
     return status;
 }
 
+bool far__message_fits(const far_agent *a, const far_message *m)
+{
+    return m->segment_count < FAR__SEGMENTS_MAX && /* the body is one more */
+           far__message_size(m) <= a->message_size_max;
+}
+
 far_status far__message_send(far__conn *c, const far__wire_header *header, far_message *m,
                              int64_t deadline, uint64_t *token)
 {
