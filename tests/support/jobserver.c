@@ -85,6 +85,9 @@ static void server_ready(far__watch *w, uint32_t events)
     if (!far__executor_loop_begin(s->executor))
         return;
     atomic_fetch_add(&s->loop_batches, 1);
+    gate *hold = atomic_load(&s->loop_hold);
+    if (hold)
+        gate_wait(hold, 1);
     read_batch(s);
     far__executor_kick(s->executor);
 }

@@ -24,6 +24,8 @@ typedef struct server {
     atomic_uint watched;      /* now: 0 or 1 */
     atomic_uint watches;      /* how often it began */
     atomic_uint loop_batches; /* how often the loop read */
+    /* The loop stops in the midst of a read until this is passed; NULL: it does not. */
+    gate *_Atomic loop_hold;
     gate flushed;
 } server;
 

@@ -68,6 +68,7 @@ static void long_job_gives_the_role_to_the_loop_then_to_the_idle_thread(void **s
     send_act(&s, &stuck);
     gate_until(atomic_load(&s.watched) == 1); /* nobody is idle */
     pid_t second = call_short(&s);            /* read by the loop, run by a new thread */
+    gate_until(atomic_load(&stuck.runs) == 1);
     assert_int_equal(stuck.tid, first);
     assert_int_not_equal(second, first);
     assert_int_equal(wait_for_reader(&s), second); /* which took the role back */
@@ -81,6 +82,7 @@ static void long_job_gives_the_role_to_the_loop_then_to_the_idle_thread(void **s
     unsigned watches = atomic_load(&s.watches);
     send_act(&s, &stuck2);
     gate_until(atomic_load(&s.reader) == first);
+    gate_until(atomic_load(&stuck2.runs) == 1);
     assert_int_equal(stuck2.tid, second);
     assert_int_equal(call_short(&s), first);
     assert_int_equal(atomic_load(&s.watches), watches);
@@ -132,6 +134,7 @@ static void watchdog_takes_the_role_from_a_stuck_short_job(void **state)
     request_act(&s, &stuck); /* both in one batch: `behind` is in the queue */
     send_act(&s, &behind);
     gate_wait(&done2, 1);
+    gate_until(atomic_load(&stuck.runs) == 1);
     assert_int_equal(stuck.tid, first);
     assert_int_not_equal(behind.tid, first);
     gate_until(atomic_load(&cost) >= FAR_MILLISECOND); /* at once, though it has not returned */
@@ -155,6 +158,34 @@ static void role_is_taken_only_from_inside_a_job(void **state)
         assert_int_equal(atomic_load(&s.reader), tid);
     }
     assert_int_equal(atomic_load(&s.watches), 1);
+    close_server(&s);
+}
+
+static void no_thread_takes_the_role_while_the_loop_reads(void **state)
+{
+    (void)state;
+    freeze_clock();
+    server s;
+    open_server(&s, THREADS(1, 1));
+    gate hold = GATE_INIT, started = GATE_INIT, done = GATE_INIT, loop_hold = GATE_INIT;
+    act stuck, next;
+    make_act(&stuck, &s, NULL, &hold, &done);
+    stuck.started = &started;
+    send_act(&s, &stuck);
+    gate_wait(&started, 1);
+    atomic_store(&s.loop_hold,
+                 &loop_hold); /* the role is with the loop, which has nothing to read */
+    make_act(&next, &s, NULL, NULL, &done);
+    send_act(&s, &next);
+    gate_until(atomic_load(&s.loop_batches) == 2);
+    gate_pass(&hold);
+    gate_wait(&done, 1);
+    gate_until(gate_sleeps_in(stuck.tid, SYS_futex, 3)); /* idle, though nobody has the role */
+    assert_int_equal(atomic_load(&s.reader), 0);
+    assert_int_equal(atomic_load(&s.watched), 1);
+    gate_pass(&loop_hold);
+    gate_wait(&done, 2);
+    assert_int_equal(wait_for_reader(&s), stuck.tid);
     close_server(&s);
 }
 
@@ -587,6 +618,43 @@ static void stress(unsigned threads, unsigned most, unsigned by_socket)
     }
 }
 
+static void *push_and_wait(void *arg)
+{
+    pusher *p = arg;
+    gate done = GATE_INIT;
+    for (int i = 0; i < PUSHES / 10; i++) {
+        make_act(&p->acts[0], p->server, i % 2 ? &stress_costs[0] : NULL, NULL, &done);
+        assert_true(far__executor_push(p->server->executor, &p->acts[0].job));
+        gate_wait(&done, (size_t)i + 1);
+    }
+    return NULL;
+}
+
+/* The same where everybody is asleep most of the time: each push must wake somebody. */
+static void single_pushes(unsigned threads)
+{
+    freeze_clock(); /* no watchdog to the rescue */
+    server s;
+    open_server(&s, THREADS(threads, threads));
+    pthread_t ids[PUSHERS];
+    pusher p[PUSHERS];
+    act acts[PUSHERS];
+    for (unsigned i = 0; i < PUSHERS; i++) {
+        p[i] = (pusher){.server = &s, .acts = &acts[i]};
+        assert_int_equal(pthread_create(&ids[i], NULL, push_and_wait, &p[i]), 0);
+    }
+    for (int i = 0; i < PUSHERS; i++)
+        pthread_join(ids[i], NULL);
+    close_server(&s);
+}
+
+static void single_pushes_wake_somebody(void **state)
+{
+    (void)state;
+    single_pushes(1); /* always the reader */
+    single_pushes(3);
+}
+
 /* Starred: pushed to the queue implies that somebody looks. */
 static void pushed_means_that_somebody_looks(void **state)
 {
@@ -613,6 +681,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(stuck_job_of_an_unknown_kind_delays_nobody),
     cmocka_unit_test(watchdog_takes_the_role_from_a_stuck_short_job),
     cmocka_unit_test(role_is_taken_only_from_inside_a_job),
+    cmocka_unit_test(no_thread_takes_the_role_while_the_loop_reads),
     cmocka_unit_test(waiting_for_a_future_gives_the_role_away),
     cmocka_unit_test(sixty_four_stuck_jobs_and_still_another_one_runs),
     cmocka_unit_test(nested_waits_grow_the_pool),
@@ -627,6 +696,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(no_lock_is_held_while_a_job_runs),
     cmocka_unit_test(foreign_threads_are_asked_for_and_asked_for_again),
     cmocka_unit_test(bad_options_and_no_memory),
+    cmocka_unit_test(single_pushes_wake_somebody),
     cmocka_unit_test(pushed_means_that_somebody_looks),
     cmocka_unit_test(role_is_never_free_and_never_held_twice),
     cmocka_unit_test(requests_and_pushes_mixed_on_few_threads),

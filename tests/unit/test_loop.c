@@ -382,7 +382,7 @@ static void bell_ready(far__watch *w, uint32_t events)
         far__loop_remove(b->loop, &b->other->watch);
     uint64_t count;
     if (gate_count(&b->rung) + 1 >= b->drain_after)
-        assert(read(w->fd, &count, sizeof count) == sizeof count);
+        assert_int_equal(read(w->fd, &count, sizeof count), sizeof count);
     gate_pass(&b->rung);
 }
 
