@@ -95,8 +95,12 @@ bool far__agreement_withdrawn(far__agreement *a, far_worker_id id)
 void far__agreement_gone(far__agreement *a, far_worker_id id)
 {
     far__agreement_member *m = member_of(a, id);
-    if (m)
-        m->gone = true;
+    if (!m || m->gone)
+        return;
+    m->gone = true;
+    /* A call of its last moments may have reached a member that had reported already. */
+    a->spoiled = true;
+    a->last_quiet = false;
 }
 
 void far__agreement_report(far__agreement *a, uint64_t round, far_worker_id id, bool idle,

@@ -44,6 +44,7 @@ far_status far__agreement_add(far__agreement *a, far_worker_id id) FAR_MUST_USE;
 void far__agreement_asked(far__agreement *a, far_worker_id id);
 /* It took its shutdown back (its timeout ran out). False: too late, all have agreed. */
 bool far__agreement_withdrawn(far__agreement *a, far_worker_id id);
+/* It has left or was lost: counts as having asked, needs no report, and spoils the open round. */
 void far__agreement_gone(far__agreement *a, far_worker_id id);
 /* A report of a round that is not open is ignored. */
 void far__agreement_report(far__agreement *a, uint64_t round, far_worker_id id, bool idle,

@@ -134,9 +134,14 @@ static void the_gone_count_as_having_asked(void **state)
     assert_int_equal(far__agreement_next(&a), FAR__AGREEMENT_POLL);
     far__agreement_report(&a, 1, 0, true, 0);
     assert_int_equal(far__agreement_next(&a), FAR__AGREEMENT_WAIT);
-    far__agreement_gone(&a, 1); /* within a round */
+    far__agreement_gone(&a, 1); /* within a round: that one does not count */
+    assert_int_equal(far__agreement_next(&a), FAR__AGREEMENT_WAIT);
+    far__agreement_retry(&a);
     assert_int_equal(far__agreement_next(&a), FAR__AGREEMENT_POLL);
     far__agreement_report(&a, 2, 0, true, 0);
+    assert_int_equal(far__agreement_next(&a), FAR__AGREEMENT_POLL);
+    far__agreement_gone(&a, 1); /* known */
+    far__agreement_report(&a, 3, 0, true, 0);
     assert_int_equal(far__agreement_next(&a), FAR__AGREEMENT_DONE);
     far__agreement_fini(&a);
 }
