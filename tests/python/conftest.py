@@ -28,15 +28,16 @@ def pytest_configure(config):
     config._guard_stream = os.fdopen(os.dup(2), "w")
 
 
-@pytest.fixture(autouse=True)
-def guard(request):
-    faulthandler.dump_traceback_later(GUARD_S, exit=True, file=request.config._guard_stream)
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_protocol(item):
+    """Over the fixtures as well, which start and end the processes."""
+    faulthandler.dump_traceback_later(GUARD_S, exit=True, file=item.config._guard_stream)
     yield
     faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.fixture
-def job(tmp_path):
+def job(tmp_path, request):
     """start(workers=2, ...) makes this process w0 of a job; all is taken down afterwards."""
     import support
 
@@ -50,15 +51,17 @@ def job(tmp_path):
     for one in reversed(jobs):
         one.end()
     jobs.clear()
-    support.nothing_left()
+    if not request.session.testsfailed:  # else pytest keeps what the failed test had
+        support.nothing_left()
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory):
+def pair(tmp_path_factory, request):
     """A job of w0 (here) and w1 for all tests of a file."""
     import support
 
     one = support.Job(tmp_path_factory.mktemp("pair") / "meet", 2).start()
     yield one
     one.end()
-    support.nothing_left()
+    if not request.session.testsfailed:  # else pytest keeps what the failed test had
+        support.nothing_left()

@@ -293,7 +293,7 @@ def test_worker_infos(pair):
 
 
 @BOTH
-@pytest.mark.parametrize("value", [threading.Lock(), open(__file__), (x for x in ())], ids=repr)
+@pytest.mark.parametrize("value", [threading.Lock(), sys._getframe(), (x for x in ())], ids=lambda x: type(x).__name__)
 def test_arguments_that_do_not_pickle(pair, to, value):
     before = farcall.metrics()["calls_started"]
     with pytest.raises(farcall.SerializationError, match="echo") as caught:
