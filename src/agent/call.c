@@ -19,7 +19,6 @@ static void free_outcall(far_future *f);
 static void run_callback_job(far_future *f, far__job *job, bool quick);
 static void drop_message(far_future *f, far_message *message);
 static far__service *service_of(far_future *f);
-static far__executor *executor_of(far_future *f);
 static void watched(far_future *f);
 
 static const far__future_ops outcall_ops = {
@@ -30,7 +29,6 @@ static const far__future_ops outcall_ops = {
     .run = run_callback_job,
     .drop = drop_message,
     .service = service_of,
-    .executor = executor_of,
 };
 
 static far__outcall *outcall_of(const far_future *f)
@@ -87,11 +85,6 @@ static void drop_message(far_future *f, far_message *message)
 static far__service *service_of(far_future *f)
 {
     return &agent_of(f)->service;
-}
-
-static far__executor *executor_of(far_future *f)
-{
-    return agent_of(f)->executor;
 }
 
 static void free_outcall(far_future *f)
@@ -560,17 +553,11 @@ static far__service *own_service(far_future *f)
     return &own_agent(f)->service;
 }
 
-static far__executor *own_executor(far_future *f)
-{
-    return own_agent(f)->executor;
-}
-
 static const far__future_ops own_ops = {
     .free = own_free,
     .run = own_run,
     .drop = own_drop,
     .service = own_service,
-    .executor = own_executor,
 };
 
 far_status far_future_create(far_agent *a, far_future **out)

@@ -64,8 +64,11 @@ struct far__executor {
     bool unflushed;    /* replies may have been appended */
     far__list idle;    /* the last one first */
     unsigned idle_count, threads, waiting;
-    unsigned coming;   /* idle threads that were woken and have not looked yet */
-    unsigned starting; /* threads that were asked for and have not entered yet */
+    unsigned coming;       /* idle threads that were woken and have not looked yet */
+    unsigned starting;     /* threads that were asked for and have not entered yet */
+    unsigned arriving;     /* of `starting`, pthreads of ours, which come for certain */
+    _Atomic uint32_t left; /* changes when a thread leaves after `stopped` */
+    bool stop_done;
     int64_t started_at, start_after;
 
     uint64_t taken, finished; /* jobs; the number of a job is `taken` at its beginning */
@@ -216,15 +219,13 @@ static void see_to_queue(far__executor *e, errands *r)
 
 /* ------------------------------------------------------------------- errands, lock not held */
 
+static void enter(far__executor *e, unsigned refs);
+static void leave(far__executor *e, unsigned refs, bool counted);
+
 static void *thread_main(void *arg)
 {
-    far__executor *e = arg;
     far__thread_name("farcall-work");
-    if (e->o.thread_main)
-        (void)e->o.thread_main(e->o.thread_arg);
-    else
-        far__executor_enter(e);
-    far__executor_release(e);
+    enter(arg, 1);
     return NULL;
 }
 
@@ -235,9 +236,11 @@ static void start_thread(far__executor *e)
         return;
     }
     far__executor_hold(e);
+    far__mutex_lock(&e->lock);
+    e->arriving++;
+    far__mutex_unlock(&e->lock);
     if (far__thread_start(thread_main, e, NULL) == FAR_OK)
         return;
-    far__executor_release(e);
     /* Not fatal: those that exist go on, and the watchdog tries again. The loop thread never runs the
      * jobs itself, not even when there is no thread at all: they may block, and timers must not. */
     far__mutex_lock(&e->lock);
@@ -247,6 +250,7 @@ static void start_thread(far__executor *e)
     if (!far__list_empty(&e->queue))
         arm(e);
     far__mutex_unlock(&e->lock);
+    leave(e, 1, false);
 }
 
 static void unlock_and_run(far__executor *e, errands *r)
@@ -432,32 +436,60 @@ static void work(far__executor *e, worker *w)
     }
 }
 
-void far__executor_enter(far__executor *e)
+/* Gives up `refs` references and what this thread counted for. While far__executor_stop has not
+ * returned its caller holds another reference, so the last one is not given up under the lock. */
+static void leave(far__executor *e, unsigned refs, bool counted)
+{
+    far__mutex_lock(&e->lock);
+    bool waited_for = !e->stop_done;
+    for (unsigned i = 0; waited_for && i < refs; i++)
+        (void)far__ref_release(&e->refs);
+    if (counted)
+        e->threads--;
+    else if (e->arriving)
+        e->arriving--;
+    if (e->stopped && waited_for) {
+        atomic_fetch_add(&e->left, 1);
+        far__futex_wake(&e->left, INT_MAX);
+    }
+    far__mutex_unlock(&e->lock);
+    for (unsigned i = 0; !waited_for && i < refs; i++)
+        far__executor_release(e);
+}
+
+/* `refs` are the thread's, to be given up at the end. */
+static void enter(far__executor *e, unsigned refs)
 {
     worker w = {.executor = e, .outer = here};
     far__list_init(&w.link);
-    far__executor_hold(e);
     far__mutex_lock(&e->lock);
     if (e->starting)
         e->starting--;
-    if (!e->stopped && e->threads < e->o.threads_max) {
+    bool counted = !e->stopped && e->threads < e->o.threads_max;
+    if (counted) {
+        if (e->arriving)
+            e->arriving--;
         e->threads++;
         here = &w;
         work(e, &w);
         here = w.outer;
-        e->threads--;
     }
     far__mutex_unlock(&e->lock);
-    far__executor_release(e);
+    leave(e, refs, counted);
 }
 
-void far__executor_waiting(far__executor *e, bool waits)
+void far__executor_enter(far__executor *e)
+{
+    far__executor_hold(e);
+    enter(e, 1);
+}
+
+void far__executor_waiting(bool waits)
 {
     worker *w = here;
     if (!w)
         return;
-    /* The thread's own executor, also when the future belongs to another agent. */
-    e = w->executor;
+    far__executor *e = w->executor;
     errands r = {0};
     far__mutex_lock(&e->lock);
     if (w->job && waits && w->waits++ == 0) {
@@ -510,6 +542,21 @@ void far__executor_start(far__executor *e)
     unlock_and_run(e, &r);
 }
 
+/* Until only threads inside a job are left: those stay behind, and are freed of us by their reference. */
+static void await_leaving(far__executor *e)
+{
+    for (;;) {
+        uint32_t left = atomic_load(&e->left);
+        far__mutex_lock(&e->lock);
+        e->stop_done = e->threads == e->running && e->arriving == 0;
+        bool done = e->stop_done;
+        far__mutex_unlock(&e->lock);
+        if (done)
+            return;
+        (void)far__futex_wait(&e->left, left, FAR__NEVER);
+    }
+}
+
 void far__executor_stop(far__executor *e, far__list *left)
 {
     far__list_init(left);
@@ -538,6 +585,7 @@ void far__executor_stop(far__executor *e, far__list *left)
     uint32_t inside;
     while ((inside = atomic_load(&e->inside)) != 0)
         (void)far__futex_wait(&e->inside, inside, FAR__NEVER);
+    await_leaving(e);
     if (disarmed)
         far__executor_release(e);
 }

@@ -55,8 +55,6 @@ typedef struct far__executor_options {
     far__loop *loop;
     far__service *service; /* foreign threads are asked for here; NULL: pthreads */
     far__executor_ops ops;
-    void *(*thread_main)(void *arg); /* of a pthread: calls far__executor_enter */
-    void *thread_arg;                /* thread_main NULL: far__executor_enter alone */
     int64_t
         idle_ns; /* an idle thread beyond a couple leaves after it; 0: 10 s, FAR__NEVER: stays */
 } far__executor_options;
@@ -67,8 +65,8 @@ far_status far__executor_create(const far__executor_options *o, far__executor **
 /* Serving begins: the role goes to the loop, until a first thread takes it. */
 void far__executor_start(far__executor *e);
 /* No job is begun any more; threads that are not inside a job leave. Jobs in the queue are given back
- * in `left`, which is initialised here. Does not wait for jobs that run, but for threads inside `ops`:
- * afterwards nobody touches ops, service or loop. Before far__loop_stop; not inside ops. */
+ * in `left`, which is initialised here. Does not wait for jobs that run, but for all other threads to
+ * leave: afterwards nobody touches ops, service or loop. Before far__loop_stop; not inside ops. */
 void far__executor_stop(far__executor *e, far__list *left);
 /* After stop; counted, so threads inside a job keep it alive. */
 void far__executor_release(far__executor *e);
@@ -89,9 +87,9 @@ void far__executor_appended(far__executor *e);
 
 /* A thread comes to work; returns when it may leave (stopped, not needed, or threads_max are here). */
 void far__executor_enter(far__executor *e);
-/* This thread, if it is inside a job of an executor (not only of `e`), is about to wait for a future
- * (or is back): it gives the role away and does not count as busy, so a queued job finds another. */
-void far__executor_waiting(far__executor *e, bool waits);
+/* This thread, if it is inside a job of any executor, is about to wait for a future (or is back): it gives
+ * the role away and does not count as busy, so a queued job finds another. */
+void far__executor_waiting(bool waits);
 unsigned far__executor_threads(far__executor *e);
 /* Jobs queued or running right now. */
 size_t far__executor_busy(far__executor *e);

@@ -63,8 +63,7 @@ far__reason *far__reason_create(const char *text, const char *type_name, const c
         to[i] = memcpy(at, from[i], size[i]);
         at += size[i];
     }
-    *r = (far__reason){
-        .text = to[0], .type_name = to[1], .traceback = to[2], .payload = payload};
+    *r = (far__reason){.text = to[0], .type_name = to[1], .traceback = to[2], .payload = payload};
     return r;
 }
 
@@ -202,14 +201,10 @@ far_status far_future_wait(far_future *f, far_duration limit)
     if (limit == 0)
         return FAR_ETIMEOUT;
     int64_t deadline = limit == FAR_FOREVER ? FAR__NEVER : far__deadline(far__clock_now(), limit);
-    far__executor *e = f->ops->executor ? f->ops->executor(f) : NULL;
-    bool ours = e && far__executor_here(e);
-    if (ours)
-        far__executor_waiting(e, true);
-    far_status status =
-        f->ops->wait ? f->ops->wait(f, deadline) : far__future_sleep(f, deadline);
-    if (ours)
-        far__executor_waiting(e, false);
+    /* A handler thread, of whatever agent, says so: another one may be needed for its queue. */
+    far__executor_waiting(true);
+    far_status status = f->ops->wait ? f->ops->wait(f, deadline) : far__future_sleep(f, deadline);
+    far__executor_waiting(false);
     return status;
 }
 

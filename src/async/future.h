@@ -18,8 +18,8 @@ enum {
 typedef struct far__waiter far__waiter;
 struct far__waiter {
     _Atomic uint32_t word;
-    far__list link;    /* of the future's waiters, under the future's lock */
-    far__list sleeper; /* of the peer's sleepers, under the peer's lock */
+    far__list link;          /* of the future's waiters, under the future's lock */
+    far__list sleeper;       /* of the peer's sleepers, under the peer's lock */
     void (*wake)(void *arg); /* gets it out of READS */
     void *wake_arg;
     pthread_t thread;
@@ -54,7 +54,6 @@ typedef struct far__future_ops {
     void (*drop)(far_future *f, far_message *message);
     /* The service of the owner, for far_future_notify; NULL: none. */
     far__service *(*service)(far_future *f);
-    far__executor *(*executor)(far_future *f); /* whose threads must say that they wait */
 } far__future_ops;
 
 struct far_future {

@@ -166,9 +166,9 @@ static void act_run(far__job *j)
     gate_pass(a->started);
     if (a->nested) {
         assert_true(far__executor_push(a->server->executor, &a->nested->job));
-        far__executor_waiting(a->server->executor, true);
+        far__executor_waiting(true);
         gate_wait(a->nested->done, 1);
-        far__executor_waiting(a->server->executor, false);
+        far__executor_waiting(false);
     }
     if (a->hold)
         gate_wait(a->hold, 1);

@@ -487,10 +487,10 @@ static void look_around(far__job *j)
     assert_int_equal(far__executor_threads(e), 1);
     assert_int_equal(far__executor_busy(e), 1);
     assert_true(far__executor_push(e, &a->nested->job));
-    far__executor_waiting(e, true);
-    far__executor_waiting(e, true); /* within one another */
-    far__executor_waiting(e, false);
-    far__executor_waiting(e, false);
+    far__executor_waiting(true);
+    far__executor_waiting(true); /* within one another */
+    far__executor_waiting(false);
+    far__executor_waiting(false);
     far__executor_appended(e);
     gate_pass(a->done);
 }
@@ -509,8 +509,8 @@ static void no_lock_is_held_while_a_job_runs(void **state)
     send_act(&s, &a);
     gate_wait(&done, 2);
     assert_false(far__executor_here(s.executor));
-    far__executor_waiting(s.executor, true); /* not one of ours: nothing */
-    far__executor_waiting(s.executor, false);
+    far__executor_waiting(true); /* not one of ours: nothing */
+    far__executor_waiting(false);
     close_server(&s);
 }
 
