@@ -164,6 +164,7 @@ static void cancelled(far_incoming *in, void *arg)
     gate_pass(&handlers.held);
     gate_until(far_incoming_cancelled(in));
     gate_pass(&handlers.seen);
+    gate_wait(&handlers.go, 1);
     far_incoming_reply(in, NULL);
 }
 

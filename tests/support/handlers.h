@@ -8,7 +8,7 @@
  *   hold          says handlers.held, waits for handlers_open, echoes
  *   keep          is kept: the test answers by handlers_kept
  *   relay         the int n: 0 answers 0, else calls relay with n - 1 at its caller, answers that + 1
- *   cancelled     says handlers.held, waits until it is cancelled, says handlers.seen
+ *   cancelled     says handlers.held, waits until it is cancelled, says handlers.seen, waits for handlers_open
  *   serve         says handlers.held, runs until closing() */
 #ifndef FAR_TESTS_SUPPORT_HANDLERS_H
 #define FAR_TESTS_SUPPORT_HANDLERS_H

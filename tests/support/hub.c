@@ -347,7 +347,7 @@ static void conn_flush(far__conn *head)
         uint64_t size = p->size, token = p->token;
         if (p->deadline != FAR__NEVER) {
             int64_t left = p->deadline - far__clock_now();
-            far__store_u64(p->header + p->deadline_at, left > 0 ? (uint64_t)left : 0);
+            far__store_u64(p->header + p->deadline_at, left > 0 ? (uint64_t)left : 1);
         }
         if (!post(c, p)) {
             far__list_add_head(&c->out, n);
