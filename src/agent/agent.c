@@ -372,8 +372,10 @@ far_status far_agent_open(const far_options *options, far_agent **out, far_error
 far_status far__agent_start(far_agent *a)
 {
     far_status status = far__loop_start(a->loop);
-    if (status == FAR_OK)
+    if (status == FAR_OK) {
+        atomic_store(&a->looping, true);
         far__executor_start(a->executor);
+    }
     return status;
 }
 
@@ -447,6 +449,8 @@ static void close_now(far_agent *a)
 {
     close_task t = {.task.run = close_on_loop, .agent = a};
     far__loop_post(a->loop, &t.task);
+    if (!atomic_load(&a->looping))
+        far__loop_stop(a->loop); /* never joined: it is run here */
     wait_word(&t.done);
     /* What is left are calls, which see that they are cancelled, and callbacks, which run here. */
     far__list left, *n;

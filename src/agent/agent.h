@@ -127,6 +127,7 @@ struct far_agent {
     far__pool *pool;
 
     far__loop *loop;
+    atomic_bool looping; /* its thread was started */
     far__service service;
     far__executor *executor;
     _Atomic int64_t default_timeout;

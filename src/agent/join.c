@@ -652,9 +652,10 @@ far_status far_agent_join(far_agent *a, far_error *error)
     far_error why = {.text = ""};
     far__meeting m;
     int64_t deadline = far__deadline(far__clock_now(), a->init_timeout);
-    far_status status = prepare(a, &m, &why);
+    /* The loop first: who closes the agent meanwhile counts on it. */
+    far_status status = far__agent_start(a);
     if (status == FAR_OK)
-        status = far__agent_start(a);
+        status = prepare(a, &m, &why);
     if (status == FAR_OK)
         status = a->rank == 0 ? join_as_root(a, &m, deadline, &why)
                               : join_as_other(a, &m, deadline, &why);
