@@ -20,6 +20,13 @@ static far_agent *open_ref(PyObject *object)
     return NULL;
 }
 
+const far_worker *far__py_self(far__py_agent *self)
+{
+    if (!self->joined && self->ref)
+        self->joined = far_agent_self(self->ref, &self->self) == FAR_OK;
+    return &self->self;
+}
+
 /* ---- creation */
 
 typedef struct given {
@@ -111,7 +118,6 @@ static PyObject *agent_join(PyObject *object, PyObject *none)
     far__py_agent *self = self_of(object);
     far_agent *ref = open_ref(object);
     far_error error = {FAR_OK, ""};
-    far_worker worker;
     (void)none;
     if (!ref)
         return NULL;
@@ -124,11 +130,7 @@ static PyObject *agent_join(PyObject *object, PyObject *none)
         error.status = status;
         return far__py_raise_error(self->st, &error);
     }
-    status = far_agent_self(ref, &worker);
-    if (status != FAR_OK)
-        return far__py_raise(self->st, status, NULL);
-    self->self = worker;
-    self->joined = true;
+    (void)far__py_self(self);
     Py_RETURN_NONE;
 }
 
@@ -206,7 +208,7 @@ static PyObject *agent_get_worker_info(PyObject *object, PyObject *args, PyObjec
         !open_ref(object))
         return NULL;
     far__py_agent *self = self_of(object);
-    far_worker worker = self->self;
+    far_worker worker = *far__py_self(self);
     if (to != Py_None && far__py_worker(self, to, &worker) < 0)
         return NULL;
     return far__py_worker_info(self->st, &worker);
@@ -269,13 +271,13 @@ static PyObject *agent_metrics(PyObject *object, PyObject *none)
 static PyObject *agent_name(PyObject *object, void *closure)
 {
     (void)closure;
-    return far__py_text(self_of(object)->self.name);
+    return far__py_text(far__py_self(self_of(object))->name);
 }
 
 static PyObject *agent_id(PyObject *object, void *closure)
 {
     (void)closure;
-    return PyLong_FromUnsignedLong(self_of(object)->self.id);
+    return PyLong_FromUnsignedLong(far__py_self(self_of(object))->id);
 }
 
 static PyObject *agent_closed(PyObject *object, void *closure)

@@ -205,7 +205,7 @@ static int pack_call(far__py_agent *agent, const call_args *c, outgoing *o)
 {
     far__py_state *st = agent->st;
     far__py_pack pack = {
-        .what = "a call of", .name = c->func, .copy = c->copy || o->to == agent->self.id};
+        .what = "a call of", .name = c->func, .copy = c->copy || o->to == far__py_self(agent)->id};
     PyObject *kwargs = NULL;
     PyObject *args = positional(st, c->args);
     int rc = args ? keywords(c->kwargs, &kwargs) : -1;

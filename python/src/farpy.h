@@ -64,7 +64,7 @@ typedef struct far__py_agent {
     PyObject_HEAD
     far__py_state *st;
     far_agent *ref;
-    far_worker self; /* filled by join */
+    far_worker self; /* far__py_self fills it */
     bool joined, closed, inherit_deadline;
     Py_ssize_t inside; /* handlers and callbacks that run now */
     PyObject *weakrefs;
@@ -86,7 +86,8 @@ typedef struct far__py_future {
 
 /* ---- module.c */
 far__py_state *far__py_state_of(PyObject *module);
-/* The default agent, or an error that says why there is none. New reference. */
+/* The default agent; if there is none, the one whose call this thread serves (calls may come before
+ * init_rpc has returned); else an error that says why there is none. New reference. */
 far__py_agent *far__py_default_agent(far__py_state *st);
 /* Around code that needs Python on a thread that Python owns and that does not hold the GIL. After
  * the atexit hook has run, a thread of an agent never comes back from `enter`. */
@@ -180,6 +181,7 @@ PyObject *far__py_current(far__py_state *st);      /* CurrentCall of this thread
 /* Time left of the call this thread serves; FAR_FOREVER if none or no limit. */
 far_duration far__py_current_left(void);
 bool far__py_serving(void);
+far__py_agent *far__py_serving_agent(void); /* borrowed; NULL: this thread serves no call */
 extern PyType_Spec far__py_current_spec;
 
 /* ---- future.c */
@@ -194,6 +196,8 @@ PyObject *far__py_future_value(far__py_future *future); /* ended: new reference 
 extern PyType_Spec far__py_future_spec;
 
 /* ---- agent.c, service.c */
+/* This worker; all zero before it is known. Calls may come before join has returned. */
+const far_worker *far__py_self(far__py_agent *agent);
 extern PyType_Spec far__py_agent_spec;
 PyObject *far__py_service_run(PyObject *self, PyObject *none);
 PyObject *far__py_executor_run(PyObject *self, PyObject *none);

@@ -111,12 +111,14 @@ static far_message *pack_result(const serving *s, const char *method, far_encodi
                                 PyObject *value)
 {
     far__py_state *st = s->agent->st;
-    PyObject *name = PyUnicode_FromFormat("'%s' at worker '%s'", method, s->agent->self.name);
+    PyObject *name =
+        PyUnicode_FromFormat("'%s' at worker '%s'", method, far__py_self(s->agent)->name);
     if (!name)
         return NULL;
     const far__py_pack pack = {.what = "the result of",
                                .name = name,
-                               .copy = far_incoming_caller(s->call)->id == s->agent->self.id};
+                               .copy =
+                                   far_incoming_caller(s->call)->id == far__py_self(s->agent)->id};
     far_message *message;
     if (encoding == FAR_ENCODING_PICKLE) {
         message = far__py_pickle(st, value, &pack);
@@ -229,6 +231,11 @@ void far__py_serve(far_incoming *call, void *arg)
 bool far__py_serving(void)
 {
     return serving_now != NULL;
+}
+
+far__py_agent *far__py_serving_agent(void)
+{
+    return serving_now ? serving_now->agent : NULL;
 }
 
 far_duration far__py_current_left(void)

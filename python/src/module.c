@@ -51,8 +51,9 @@ void far__py_leave(PyGILState_STATE gil)
 
 far__py_agent *far__py_default_agent(far__py_state *st)
 {
-    if (st->default_agent)
-        return (far__py_agent *)Py_NewRef(st->default_agent);
+    PyObject *agent = st->default_agent ? st->default_agent : (PyObject *)far__py_serving_agent();
+    if (agent)
+        return (far__py_agent *)Py_NewRef(agent);
     if (st->no_agent)
         PyErr_SetObject(st->AgentClosedError, st->no_agent);
     else
