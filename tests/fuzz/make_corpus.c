@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 
 #include "proto/handshake.h"
+#include "proto/roster.h"
 #include "proto/values.h"
 #include "proto/wire.h"
 
@@ -35,6 +36,13 @@ static void must(far_status status)
 
 static void wire(void)
 {
+    static uint8_t references[2 * FAR__WIRE_REF_SIZE];
+    far__writer list = far__writer_over(references, sizeof references);
+    far__wire_ref ref = {.owner = {2, 22}, .id = {{1, 11}, 1}, .fork = 1};
+    far__wire_put_ref(&ref, &list);
+    ref = (far__wire_ref){
+        .kind = FAR__WIRE_REF_CREATED, .owner = {2, 22}, .id = {{1, 11}, 3}, .fork = 2};
+    far__wire_put_ref(&ref, &list);
     static const struct {
         const char *name;
         far__wire_header header;
@@ -63,7 +71,19 @@ static void wire(void)
         {"request-id",
          {.type = FAR__WIRE_REQUEST, .naming = FAR__WIRE_BY_ID, .call_id = 9, .short_id = 3}},
         {"request-references",
-         {.type = FAR__WIRE_REQUEST, .call_id = 9, .ref_count = 1, .name = "f", .name_size = 1}},
+         {.type = FAR__WIRE_REQUEST,
+          .call_id = 9,
+          .ref_count = 2,
+          .ref_number = 3,
+          .refs = references,
+          .name = "f",
+          .name_size = 1}},
+        {"reply-references",
+         {.type = FAR__WIRE_REPLY,
+          .call_id = 9,
+          .ref_count = 1,
+          .ref_number = 3,
+          .refs = references}},
         {"reply", {.type = FAR__WIRE_REPLY, .encoding = 2, .call_id = 7}},
         {"error", {.type = FAR__WIRE_ERROR, .encoding = 1, .call_id = 7}},
         {"cancel", {.type = FAR__WIRE_CANCEL, .call_id = 7}},
@@ -188,6 +208,63 @@ static void handshake(void)
     far__handshake_fini(&acceptor);
 }
 
+/* A name twice is refused. */
+static bool admit(far__roster *r, const char *name, uint64_t incarnation)
+{
+    far__join wish = {.name = name,
+                      .incarnation = incarnation,
+                      .rank = -1,
+                      .world_size = r->world_size,
+                      .addresses = "unix:abc:farcall-1 tcp:127.0.0.1:5"};
+    far_worker_id id;
+    return far__roster_admit(r, &wish, &id, NULL) == FAR_OK;
+}
+
+/* Two snapshots as the target wants them. */
+static void save_snapshots(const char *name, const far_message *first, const far_message *second)
+{
+    uint8_t bytes[4096];
+    far__writer w = far__writer_over(bytes, sizeof bytes);
+    far__write_u16(&w, (uint16_t)far_message_body_size(first));
+    far__write_bytes(&w, far_message_body(first), far_message_body_size(first));
+    far__write_bytes(&w, far_message_body(second), far_message_body_size(second));
+    save("roster", name, bytes, w.used);
+}
+
+static void roster(void)
+{
+    for (uint32_t world_size = 0; world_size <= 4; world_size += 4) {
+        far__roster r;
+        far_message *early, *late;
+        far__roster_init(&r, world_size);
+        must(far_message_create(FAR_ENCODING_VALUES, &early));
+        must(far_message_create(FAR_ENCODING_VALUES, &late));
+        admit(&r, "master", 1);
+        admit(&r, "worker1", UINT64_MAX);
+        must(far__roster_encode(&r, early));
+        (void)far__roster_set_state(&r, 1, FAR__MEMBER_LOST);
+        admit(&r, "worker2", 3);
+        admit(&r, "worker2", 4);
+        must(far__roster_encode(&r, late));
+        save_snapshots(world_size ? "fixed" : "open", early, late);
+        save_snapshots(world_size ? "fixed-backwards" : "open-backwards", late, early);
+        far_message_discard(early);
+        far_message_discard(late);
+        far__roster_fini(&r);
+    }
+}
+
+/* Pairs of an event (see fuzz_calls.c) and its number. */
+static void calls(void)
+{
+    save("calls", "reply", "\0\xc1\2\1\3\1\3\1\3\2", 10);
+    save("calls", "expire", "\0\1\0\2\2\2\6\x10\6\x20\3\1", 12);
+    save("calls", "retry", "\1\xc1\2\1\x9\1\x9\1\6\x10\2\1\xa\1\x9\1\3\1\xb\1\x9\1", 22);
+    save("calls", "broken", "\1\xc1\0\xc2\0\xc3\2\1\2\3\7\0\2\1\2\2\x9\1\xa\1\x8\0\xb\3", 24);
+    save("calls", "gaps", "\1\xc1\1\xc2\1\xc3\1\xc4\x9\2\xa\2\x9\4\5\2\5\4\xb\3\xa\4\5\3\xb\3", 26);
+    save("calls", "claims", "\1\xc1\x9\1\xa\1\xc\xf1\xc\xff\xc\x1f\4\x11\4\0\4\x1f", 18);
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 2) {
@@ -199,5 +276,7 @@ int main(int argc, char **argv)
     wire();
     values();
     handshake();
+    roster();
+    calls();
     return 0;
 }

@@ -123,6 +123,7 @@ static void join(game *g)
         seen.failed += r->failed != FAR_OK && !was_failed;
     } else if (again) {
         assert_int_equal(id, again->id);
+        assert_int_equal(far__roster_by_id(r, id)->state, FAR__MEMBER_JOINED);
         assert_int_equal(r->version, version);
         seen.repeats++;
     } else {
