@@ -160,6 +160,8 @@ struct far_agent {
     _Atomic uint32_t agreed_word;  /* rank 0: 1 when agreed */
     _Atomic uint32_t flush_needed; /* peers with appended calls */
     _Atomic uint64_t activity;     /* calls begun, ever: made and served */
+    _Atomic uint32_t open_calls;   /* users' calls whose end is not through yet, callbacks queued */
+    _Atomic uint32_t quick_jobs;   /* users' callbacks on their way to the loop thread */
 
     far__list in_open; /* of the process-wide list */
 };
@@ -219,8 +221,6 @@ void far__outcall_end(far__outcall *oc, far_status status, far_message *message,
 void far__outcall_fail(far__outcall *oc, far_status status, bool may_have_run, const char *why);
 /* Writes what has been appended for any peer. */
 void far__agent_flush_calls(far_agent *a);
-/* Runs callbacks: on the loop thread if `quick`, else on a handler thread, or here when there is none. */
-void far__run_job(far_agent *a, far__job *job, bool quick);
 
 /* What hangs at far__conn.owner: both kinds of connection begin with it. */
 typedef struct far__owner {

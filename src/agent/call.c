@@ -47,22 +47,33 @@ static far_agent *agent_of(const far_future *f)
 typedef struct quick_job {
     far__task task;
     far__job *job;
+    far_agent
+        *agent; /* counted; NULL: a callback of the library's own, which no shutdown waits for */
 } quick_job;
 
 static void run_quick(far__task *task)
 {
     quick_job *q = far__container_of(task, quick_job, task);
     far__job *job = q->job;
+    far_agent *a = q->agent;
     far__mem_free(q);
     job->run(job);
+    if (a) {
+        atomic_fetch_sub(&a->quick_jobs, 1);
+        far__agent_unref(a);
+    }
 }
 
-void far__run_job(far_agent *a, far__job *job, bool quick)
+static void run_job(far_agent *a, far__job *job, bool quick, bool internal)
 {
     if (quick) {
         quick_job *q = far__mem_alloc(sizeof *q);
         if (q) {
-            *q = (quick_job){.task.run = run_quick, .job = job};
+            *q = (quick_job){.task.run = run_quick, .job = job, .agent = internal ? NULL : a};
+            if (!internal) {
+                far__agent_ref(a);
+                atomic_fetch_add(&a->quick_jobs, 1);
+            }
             far__loop_post(a->loop, &q->task);
             return;
         }
@@ -74,7 +85,7 @@ void far__run_job(far_agent *a, far__job *job, bool quick)
 
 static void run_callback_job(far_future *f, far__job *job, bool quick)
 {
-    far__run_job(agent_of(f), job, quick);
+    run_job(agent_of(f), job, quick, outcall_of(f)->internal);
 }
 
 static void drop_message(far_future *f, far_message *message)
@@ -191,6 +202,7 @@ far_status far__call_peer(far__peer *p, const char *method, far_message *message
     if (!internal) {
         far__count(a, calls_started, 1);
         far__count(a, calls_pending, 1);
+        atomic_fetch_add(&a->open_calls, 1);
         if (p->is_self)
             far__count(a, self_calls, 1);
         atomic_fetch_add_explicit(&a->activity, 1, memory_order_relaxed);
@@ -204,6 +216,7 @@ far_status far__call_peer(far__peer *p, const char *method, far_message *message
         if (!internal) {
             far__count(a, calls_pending, -1);
             far__count(a, calls_failed, 1);
+            atomic_fetch_sub(&a->open_calls, 1);
         }
         far_future_release(&oc->future);
         far_future_release(&oc->future);
@@ -307,14 +320,17 @@ void far__outcall_end(far__outcall *oc, far_status status, far_message *message,
     far_message *sent = oc->message;
     far_buffer *orphans = NULL;
     oc->message = NULL;
-    count_end(a, oc, status);
     far__message_destroy(sent, &orphans);
     /* The thread that waits frees what must be freed on a thread like it: it is awake anyway. */
     if (oc->waited)
         oc->orphans = orphans;
     else if (orphans)
         far__service_orphans(&a->service, orphans);
+    count_end(a, oc, status);
     far__future_settle(&oc->future, status, message, reason);
+    /* Only now, when its callbacks are queued: no moment in between must look idle. */
+    if (!oc->internal)
+        atomic_fetch_sub(&a->open_calls, 1);
     far_future_release(&oc->future); /* the table's */
 }
 
@@ -540,7 +556,7 @@ static void own_free(far_future *f)
 
 static void own_run(far_future *f, far__job *job, bool quick)
 {
-    far__run_job(own_agent(f), job, quick);
+    run_job(own_agent(f), job, quick, false);
 }
 
 static void own_drop(far_future *f, far_message *message)

@@ -4,7 +4,7 @@
  *
  * The methods of this file (arguments and results are values):
  *   far.shutdown [] -> nil once all have agreed: this worker has called shutdown
- *   far.stay     [] -> nil: it takes that back, its timeout ran out
+ *   far.stay     [] -> bool: it takes that back, its timeout ran out; false: too late, all have agreed
  *   far.quiet    [round, all have asked] -> [round, idle, activity]: rank 0 asks a member */
 #include <inttypes.h>
 #include <stdio.h>
@@ -16,16 +16,21 @@
 #define SAY_EVERY (10 * FAR_SECOND)       /* what shutdown waits for, in the log */
 #define ROUND_PAUSE (5 * FAR_MILLISECOND) /* after a round that was not quiet */
 #define PROBE_LIMIT (10 * FAR_SECOND) /* for a member whose connection broke to prove it lives */
+#define LAST_WORD (2 * FAR_SECOND)    /* for rank 0 to answer when the time is up */
 #define LINGER (2 * FAR_SECOND)       /* for the others to have read the last answer */
 
 static void step(far_agent *a);
 
 /* ------------------------------------------------------------------------------ is it quiet here */
 
-static bool is_idle(far_agent *a)
+/* The counter is read first: what begins after that shows in the next round's. Without new beginnings
+ * things only end, or turn into what is read later (a call into its callback's job), so the order of the
+ * other three makes them one moment's truth. See docs/shutdown.md. */
+static bool is_idle(far_agent *a, uint64_t *activity)
 {
-    return atomic_load(&a->counters.calls_pending) == 0 &&
-           atomic_load(&a->counters.calls_serving) == 0 && far__executor_busy(a->executor) == 0;
+    *activity = atomic_load(&a->activity);
+    return atomic_load(&a->open_calls) == 0 && atomic_load(&a->counters.calls_serving) == 0 &&
+           atomic_load(&a->quick_jobs) == 0 && far__executor_busy(a->executor) == 0;
 }
 
 static void set_closing(far_agent *a)
@@ -62,9 +67,8 @@ static void on_quiet(far_incoming *in, void *arg)
     }
     if (f[1].as.boolean)
         set_closing(a);
-    /* The counter is read after the state: a call that begins in between is seen by the next round. */
-    bool idle = is_idle(a);
-    uint64_t activity = atomic_load(&a->activity);
+    uint64_t activity;
+    bool idle = is_idle(a, &activity);
     far_message *m;
     if (far_message_create(FAR_ENCODING_VALUES, &m) == FAR_OK) {
         if (put_report(m, f[0].as.integer, idle, activity) == FAR_OK) {
@@ -175,21 +179,21 @@ static void step(far_agent *a)
         bool all = far__agreement_all_asked(&a->agreement);
         far__agreement_step next = far__agreement_next(&a->agreement);
         uint64_t round = a->agreement.round;
-        bool unquiet = next == FAR__AGREEMENT_WAIT && all && !a->agreement.polling;
+        bool pausing = a->agreement.pausing;
         if (next == FAR__AGREEMENT_DONE)
             a->left = true;
         far__mutex_unlock(&a->lock);
         if (all)
             set_closing(a);
-        if (unquiet)
+        if (pausing)
             far__loop_timer_set(a->loop, &a->agreement_timer, far__clock_now() + ROUND_PAUSE);
         if (next == FAR__AGREEMENT_DONE)
             answer_leavers(a);
         if (next != FAR__AGREEMENT_POLL)
             return;
         ask_all(a, round);
-        bool idle = is_idle(a);
-        uint64_t activity = atomic_load(&a->activity);
+        uint64_t activity;
+        bool idle = is_idle(a, &activity);
         far__mutex_lock(&a->lock);
         far__agreement_report(&a->agreement, round, 0, idle, activity);
         far__mutex_unlock(&a->lock);
@@ -236,9 +240,17 @@ static void on_stay(far_incoming *in, void *arg)
 {
     far_agent *a = arg;
     far__mutex_lock(&a->lock);
-    far__agreement_withdrawn(&a->agreement, in->link->caller.id);
+    bool stays = far__agreement_withdrawn(&a->agreement, in->link->caller.id);
     far__mutex_unlock(&a->lock);
-    far_incoming_reply(in, NULL);
+    far_message *m;
+    if (far_message_create(FAR_ENCODING_VALUES, &m) == FAR_OK) {
+        if (far_message_put_bool(m, stays) == FAR_OK) {
+            far_incoming_reply(in, m);
+            return;
+        }
+        far__agent_drop(a, m);
+    }
+    far_incoming_fail(in, FAR_ENOMEM, NULL, "out of memory", NULL, NULL);
 }
 
 far_status far__leave_methods(far_agent *a)
@@ -421,8 +433,10 @@ static far_status lead(far_agent *a, int64_t deadline, far_error *error)
         }
         if (now >= deadline) {
             far__mutex_lock(&a->lock);
-            far__agreement_withdrawn(&a->agreement, 0);
+            bool stays = far__agreement_withdrawn(&a->agreement, 0);
             far__mutex_unlock(&a->lock);
+            if (!stays)
+                return FAR_OK;
             return far__error_set(error, FAR_ETIMEOUT, "shutdown timed out: %s", text);
         }
         (void)far__futex_wait(&a->agreed_word, 0, say_at < deadline ? say_at : deadline);
@@ -444,14 +458,23 @@ void far__leave_linger(far_agent *a)
     }
 }
 
-static void take_back(far__peer *root)
+/* Takes the shutdown back. False: rank 0 says that all have agreed already. */
+static bool take_back(far__peer *root)
 {
     far_message *m;
     far_future *f;
-    if (far_message_create(FAR_ENCODING_VALUES, &m) != FAR_OK)
-        return;
-    if (far__call_internal(root, FAR__STAY_METHOD, m, &f) == FAR_OK)
-        far_future_release(f);
+    const far_value *v;
+    size_t count;
+    if (far_message_create(FAR_ENCODING_VALUES, &m) != FAR_OK ||
+        far__call_internal(root, FAR__STAY_METHOD, m, &f) != FAR_OK)
+        return true;
+    bool stays = true;
+    if (far_future_wait(f, LAST_WORD) == FAR_OK && far_future_message(f) &&
+        far_message_values(far_future_message(f), &v, &count) == FAR_OK && count == 1 &&
+        v->kind == FAR_BOOL)
+        stays = v->as.boolean;
+    far_future_release(f);
+    return stays;
 }
 
 static far_status await_agreement(far_agent *a, far__peer *root, far_future *f, int64_t deadline,
@@ -470,7 +493,8 @@ static far_status await_agreement(far_agent *a, far__peer *root, far_future *f, 
             continue;
         far__join_ask_missing(root, text, sizeof text);
         if (far__clock_now() >= deadline) {
-            take_back(root);
+            if (!take_back(root) && far_future_wait(f, LAST_WORD) == FAR_OK)
+                return FAR_OK;
             return far__error_set(error, FAR_ETIMEOUT, "shutdown timed out: %s",
                                   text[0] ? text : "rank 0 does not answer");
         }

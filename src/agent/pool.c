@@ -105,6 +105,7 @@ static pool_block *block_create(size_t size, int class)
         return NULL;
     b->size = size;
     b->class = class;
+    /* cppcheck-suppress invalidFunctionArg ; -1 is the descriptor of anonymous memory */
     b->data = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (b->data == MAP_FAILED) {
         far__mem_free(b);

@@ -91,9 +91,10 @@ static far_status user_file(char path[PATH_SIZE], far_error *error)
 {
     const char *config = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
     char folder[PATH_SIZE - 8];
-    struct passwd *pw = NULL;
+    struct passwd entry, *pw = NULL;
+    char text[2048];
     if (!home || !home[0]) {
-        pw = getpwuid(geteuid());
+        getpwuid_r(geteuid(), &entry, text, sizeof text, &pw);
         home = pw ? pw->pw_dir : NULL;
     }
     int n;
