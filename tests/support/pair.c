@@ -51,7 +51,7 @@ pair *new_pair(far__role role)
     return p;
 }
 
-void begin(pair *p)
+void pair_begin(pair *p)
 {
     uint8_t nonce[FAR__NONCE_SIZE];
     memset(nonce, p->dialler_nonce, sizeof nonce);
@@ -80,7 +80,7 @@ void to_dialler(pair *p)
 
 void run(pair *p)
 {
-    begin(p);
+    pair_begin(p);
     to_acceptor(p);
     if (p->a.out_size)
         to_dialler(p);
@@ -92,7 +92,7 @@ void run(pair *p)
         to_dialler(p);
 }
 
-void end(pair *p)
+void pair_end(pair *p)
 {
     far__handshake_fini(&p->d);
     far__handshake_fini(&p->a);
@@ -108,7 +108,7 @@ void assert_mentions(const far_error *error, const char *part)
 void record_of(record *out)
 {
     pair *p = new_pair(FAR__ROLE_CALLS);
-    begin(p);
+    pair_begin(p);
     for (int i = 0; i < 4; i++) {
         far__handshake *speaker = i % 2 ? &p->a : &p->d;
         out->size[i] = speaker->out_size;
@@ -119,13 +119,13 @@ void record_of(record *out)
             to_acceptor(p);
     }
     assert_int_equal(p->d_step, FAR__HANDSHAKE_DONE);
-    end(p);
+    pair_end(p);
 }
 
 far__handshake *give(pair *p, const record *good, int which, const void *bytes, size_t size,
                      far__handshake_step *step)
 {
-    begin(p);
+    pair_begin(p);
     for (int i = which % 2 ? 1 : 0; i < which; i += 2)
         far__handshake_received(which % 2 ? &p->d : &p->a, good->bytes[i], good->size[i]);
     far__handshake *listener = which % 2 ? &p->d : &p->a;

@@ -25,10 +25,10 @@ typedef struct pair {
 /* Into an array that is long enough. */
 #define set_text(to, text) snprintf(to, sizeof(to), "%s", text)
 
-/* Workers that agree on everything; to be changed before `begin` or `run`. */
+/* Workers that agree on everything; to be changed before `pair_begin` or `run`. */
 pair *new_pair(far__role role);
-void end(pair *p);
-void begin(pair *p);
+void pair_end(pair *p);
+void pair_begin(pair *p);
 /* Takes what the dialler wants to say to the acceptor, or back. */
 void to_acceptor(pair *p);
 void to_dialler(pair *p);

@@ -30,7 +30,7 @@ static void each_role_is_agreed(void **state)
         assert_memory_equal(p->d.acceptor.job, p->acceptor.job, FAR__JOB_SIZE);
         assert_string_equal(p->a.hello.self.name, "alice");
         assert_string_equal(p->a.peer_library, FAR_VERSION);
-        end(p);
+        pair_end(p);
     }
 }
 
@@ -47,7 +47,7 @@ static void names_of_full_length_and_no_judge_work(void **state)
     assert_int_equal(p->a_step, FAR__HANDSHAKE_DONE);
     assert_string_equal(p->a.hello.self.name, p->hello.self.name);
     assert_string_equal(p->d.acceptor.name, p->acceptor.name);
-    end(p);
+    pair_end(p);
 }
 
 static void the_highest_common_version_is_taken(void **state)
@@ -82,7 +82,7 @@ static void the_highest_common_version_is_taken(void **state)
             assert_mentions(&p->d.error, part);
             assert_int_equal(p->d.out_size, 0);
         }
-        end(p);
+        pair_end(p);
     }
 }
 
@@ -96,7 +96,7 @@ static void expect_mismatch(pair *p, const char *part)
     assert_mentions(&p->d.error, part);
     assert_int_equal(p->d.out_size, 0);
     assert_int_equal(p->judged, 0);
-    end(p);
+    pair_end(p);
 }
 
 static void another_worker_is_not_taken_for_the_right_one(void **state)
@@ -121,7 +121,7 @@ static void another_worker_is_not_taken_for_the_right_one(void **state)
     run(p);
     assert_int_equal(p->d_step, FAR__HANDSHAKE_DONE);
     assert_int_equal(p->a_step, FAR__HANDSHAKE_DONE);
-    end(p);
+    pair_end(p);
 }
 
 /* Does what a dialler does that overlooks a mismatch: proves its secret all the same. */
@@ -142,7 +142,7 @@ static void the_acceptor_checks_by_itself(void **state)
             p->hello.version_min = p->hello.version_max = 2;
         if (what == 5)
             p->hello.self.incarnation = p->acceptor.incarnation;
-        begin(p);
+        pair_begin(p);
         to_acceptor(p);
         /* Blind it: what was sent and signed stays, what it compares with does not. */
         p->d.hello.expected = p->acceptor;
@@ -159,7 +159,7 @@ static void the_acceptor_checks_by_itself(void **state)
         assert_int_equal(p->d_step, FAR__HANDSHAKE_FAILED);
         assert_status(wanted, p->d.status);
         assert_string_equal(p->d.error.text, p->a.error.text);
-        end(p);
+        pair_end(p);
     }
 }
 
@@ -201,14 +201,14 @@ static void the_judges_words_arrive(void **state)
     assert_status(FAR_EPEER, p->d.status);
     assert_status(FAR_EPEER, p->d.error.status);
     assert_string_equal(p->d.error.text, "\"alice\" was declared lost");
-    end(p);
+    pair_end(p);
 
     p = new_pair(FAR__ROLE_CALLS);
     p->judge = refuse_silently;
     run(p);
     assert_status(FAR_ECLOSED, p->d.status);
     assert_string_equal(p->d.error.text, far_status_text(FAR_ECLOSED));
-    end(p);
+    pair_end(p);
 
     p = new_pair(FAR__ROLE_CALLS);
     p->judge = refuse_long;
@@ -216,7 +216,7 @@ static void the_judges_words_arrive(void **state)
     assert_status(FAR_EBUSY, p->d.status);
     assert_int_equal(strlen(p->d.error.text), 494);
     assert_int_equal(strspn(p->d.error.text, "w"), 494);
-    end(p);
+    pair_end(p);
 }
 
 static bool holds(const void *where, size_t size, const char *what)
@@ -242,7 +242,7 @@ static void the_secret_is_wiped(void **state)
     /* Who the peer is stays known; and nothing is believed any more. */
     assert_string_equal(p->a.hello.self.name, "alice");
     assert_int_equal(far__handshake_received(&p->a, "", 0), FAR__HANDSHAKE_FAILED);
-    end(p);
+    pair_end(p);
 }
 
 /* The bytes of one handshake, so that no change of the format goes unnoticed. */

@@ -23,7 +23,7 @@ static void a_wrong_secret_is_seen_by_the_dialler(void **state)
         /* Not a word of who the stranger claimed to be is believed. */
         assert_string_equal(p->d.acceptor.name, "");
         assert_int_equal(p->judged, 0);
-        end(p);
+        pair_end(p);
     }
 }
 
@@ -32,14 +32,14 @@ static void a_wrong_secret_is_seen_by_the_acceptor(void **state)
 {
     (void)state;
     pair *p = new_pair(FAR__ROLE_CALLS);
-    begin(p);
+    pair_begin(p);
     to_acceptor(p);
     pair *q = new_pair(FAR__ROLE_CALLS);
-    begin(q);
+    pair_begin(q);
     /* Another secret, but the same messages so far. */
     set_text(q->dialler_secret, "wrong");
     set_text(q->acceptor_secret, "wrong");
-    begin(q);
+    pair_begin(q);
     to_acceptor(q);
     to_dialler(q);
     p->a_step = far__handshake_received(&p->a, q->d.out, q->d.out_size);
@@ -54,35 +54,35 @@ static void a_wrong_secret_is_seen_by_the_acceptor(void **state)
     assert_mentions(&q->d.error, "FARCALL_SECRET_FILE");
     assert_mentions(&q->d.error, "user's secret file");
     assert_mentions(&q->d.error, "both");
-    end(q);
-    end(p);
+    pair_end(q);
+    pair_end(p);
 }
 
 static void a_dialler_told_its_own_words_is_not_convinced(void **state)
 {
     (void)state;
     pair *p = new_pair(FAR__ROLE_JOIN);
-    begin(p);
+    pair_begin(p);
     uint8_t hello[FAR__HELLO_SIZE];
     memcpy(hello, p->d.out, sizeof hello);
     p->d_step = far__handshake_received(&p->d, hello, sizeof hello);
     assert_int_equal(p->d_step, FAR__HANDSHAKE_FAILED);
     assert_status(FAR_EPROTO, p->d.status);
     /* The same with the kind of a welcome. */
-    begin(p);
+    pair_begin(p);
     hello[4] = 2;
     hello[5] = 0;
     p->d_step = far__handshake_received(&p->d, hello, sizeof hello);
     assert_int_equal(p->d_step, FAR__HANDSHAKE_FAILED);
     assert_true(p->d.status == FAR_EPROTO || p->d.status == FAR_EAUTH);
-    end(p);
+    pair_end(p);
 }
 
 static void the_acceptors_proof_is_not_the_diallers(void **state)
 {
     (void)state;
     pair *p = new_pair(FAR__ROLE_CALLS);
-    begin(p);
+    pair_begin(p);
     to_acceptor(p);
     uint8_t proof[FAR__PROOF_SIZE] = {'F', 'A', 'R', 'C', 3};
     memcpy(proof + 8, p->a.out + FAR__WELCOME_SIZE - 32, 32);
@@ -90,7 +90,7 @@ static void the_acceptors_proof_is_not_the_diallers(void **state)
     assert_int_equal(p->a_step, FAR__HANDSHAKE_FAILED);
     assert_status(FAR_EAUTH, p->a.status);
     assert_int_equal(p->judged, 0);
-    end(p);
+    pair_end(p);
 }
 
 /* A stranger who connects a worker's dialling to the same worker's accepting. */
@@ -103,14 +103,14 @@ static void a_worker_does_not_talk_to_itself(void **state)
     assert_int_equal(p->d_step, FAR__HANDSHAKE_FAILED);
     assert_status(FAR_EPEER, p->d.status);
     assert_mentions(&p->d.error, "itself");
-    end(p);
+    pair_end(p);
 }
 
 static void an_old_proof_is_worth_nothing(void **state)
 {
     (void)state;
     pair *p = new_pair(FAR__ROLE_CALLS);
-    begin(p);
+    pair_begin(p);
     uint8_t hello[FAR__HELLO_SIZE], proof[FAR__PROOF_SIZE], welcome[FAR__WELCOME_SIZE];
     memcpy(hello, p->d.out, sizeof hello);
     to_acceptor(p);
@@ -121,24 +121,24 @@ static void an_old_proof_is_worth_nothing(void **state)
     assert_int_equal(p->a_step, FAR__HANDSHAKE_DONE);
     /* To an acceptor with a fresh nonce ... */
     p->acceptor_nonce = 0xad;
-    begin(p);
+    pair_begin(p);
     assert_int_equal(far__handshake_received(&p->a, hello, sizeof hello), FAR__HANDSHAKE_SEND);
     assert_int_equal(far__handshake_received(&p->a, proof, sizeof proof), FAR__HANDSHAKE_FAILED);
     assert_status(FAR_EAUTH, p->a.status);
     /* ... and to a dialler with one. */
     p->dialler_nonce = 0xd2;
-    begin(p);
+    pair_begin(p);
     assert_int_equal(far__handshake_received(&p->d, welcome, sizeof welcome),
                      FAR__HANDSHAKE_FAILED);
     assert_status(FAR_EAUTH, p->d.status);
-    end(p);
+    pair_end(p);
 }
 
 static void a_second_proof_is_refused(void **state)
 {
     (void)state;
     pair *p = new_pair(FAR__ROLE_CALLS);
-    begin(p);
+    pair_begin(p);
     to_acceptor(p);
     to_dialler(p);
     to_acceptor(p);
@@ -148,7 +148,7 @@ static void a_second_proof_is_refused(void **state)
     assert_status(FAR_EPROTO, p->a.status);
     assert_int_equal(p->a.out_size, 0);
     assert_int_equal(p->judged, 1);
-    end(p);
+    pair_end(p);
 }
 
 static void only_exact_sizes_are_read(void **state)
@@ -175,7 +175,7 @@ static void only_exact_sizes_are_read(void **state)
             assert_int_equal(listener->out_size, 0);
         }
     }
-    end(p);
+    pair_end(p);
 }
 
 static void only_the_message_that_is_due_is_read(void **state)
@@ -195,7 +195,7 @@ static void only_the_message_that_is_due_is_read(void **state)
             assert_status(FAR_EPROTO, listener->status);
         }
     }
-    end(p);
+    pair_end(p);
 }
 
 static void no_byte_can_be_changed(void **state)
@@ -218,7 +218,7 @@ static void no_byte_can_be_changed(void **state)
         }
     }
     assert_int_equal(p->judged, 0);
-    end(p);
+    pair_end(p);
 }
 
 /* A changed HELLO is answered, but the dialler does not take the answer for one to its own. */
@@ -233,7 +233,7 @@ static void a_changed_hello_is_seen_later(void **state)
         uint8_t bytes[FAR__HELLO_SIZE];
         memcpy(bytes, good.bytes[0], sizeof bytes);
         bytes[at] ^= 1;
-        begin(p);
+        pair_begin(p);
         p->a_step = far__handshake_received(&p->a, bytes, sizeof bytes);
         if (p->a_step == FAR__HANDSHAKE_FAILED) {
             assert_status(FAR_EPROTO, p->a.status);
@@ -250,7 +250,7 @@ static void a_changed_hello_is_seen_later(void **state)
     }
     assert_true(answered > 100);
     assert_int_equal(p->judged, 0);
-    end(p);
+    pair_end(p);
 }
 
 static void padding_is_zero(void **state)
@@ -269,7 +269,7 @@ static void padding_is_zero(void **state)
         assert_int_equal(step, FAR__HANDSHAKE_FAILED);
         assert_status(FAR_EPROTO, p->a.status);
     }
-    end(p);
+    pair_end(p);
 }
 
 static void the_form_of_a_hello_is_checked(void **state)
@@ -298,7 +298,7 @@ static void the_form_of_a_hello_is_checked(void **state)
         assert_int_equal(step, FAR__HANDSHAKE_FAILED);
         assert_status(FAR_EPROTO, p->a.status);
     }
-    end(p);
+    pair_end(p);
 }
 
 static void verdicts_are_checked(void **state)
@@ -348,7 +348,7 @@ static void verdicts_are_checked(void **state)
     bytes[100] = 0;
     give(p, &good, 3, bytes, sizeof bytes, &step);
     assert_status(FAR_EPROTO, p->d.status);
-    end(p);
+    pair_end(p);
 }
 
 static const struct CMUnitTest tests[] = {
