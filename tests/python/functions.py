@@ -52,6 +52,15 @@ def wait_gate(name):
     return name
 
 
+def wait_gate_while_wanted(name):
+    """The same, but gives up with its caller, so that its thread is free for others."""
+    gate = gates.setdefault(name, threading.Event())
+    call = farcall.current_call()
+    while not gate.wait(0.005) and not call.cancelled():
+        pass
+    return name
+
+
 def open_gate(name):
     gates.setdefault(name, threading.Event()).set()
 

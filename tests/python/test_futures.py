@@ -145,8 +145,10 @@ def test_cancel(pair, to):
 
 @BOTH
 def test_a_handler_sees_that_time_is_up(pair, to):
-    with pytest.raises(farcall.RpcTimeoutError):
+    try:
         farcall.rpc_sync(to, functions.wait_cancelled, ("late",), timeout=0.2)
+    except farcall.RpcTimeoutError:
+        pass  # unless its answer, given at that very moment, was here first
     while "late" not in farcall.rpc_sync(to, functions.read_log):
         pass
     farcall.rpc_sync(to, functions.forget)

@@ -120,7 +120,9 @@ def test_ten_thousand_run_out(pair):
     """All of them wait for two gates; those with a limit end at it, the others when it opens."""
     stuck = [farcall.rpc_async("w1", functions.wait_gate, ("big",)) for _ in range(20)]
     futures = [
-        farcall.rpc_async("w1", functions.wait_gate, ("big",), timeout=0.001 + i * 1e-5)
+        farcall.rpc_async(
+            "w1", functions.wait_gate_while_wanted, ("big",), timeout=0.001 + i * 1e-5
+        )
         for i in range(10_000)
     ]
     ended = [type(future.exception()) for future in futures]
