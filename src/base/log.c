@@ -3,7 +3,9 @@
  * Floor: base. Thread: any. */
 #include "base/log.h"
 
+#include <poll.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,16 +58,35 @@ void far__log_init(far__log *log, far_log_fn fn, void *arg, far_log_level level)
     }
 }
 
+static atomic_uint lines_lost; /* since the last one that was written */
+
+/* A pipe that is writable has room for a whole line, and one without a reader would raise SIGPIPE. */
+static bool stderr_has_room(void)
+{
+    struct pollfd p = {.fd = STDERR_FILENO, .events = POLLOUT};
+    return poll(&p, 1, 0) == 1 && p.revents == POLLOUT;
+}
+
 /* One write a line: lines of several threads and processes do not mix. A text that came from a peer
- * must not be able to forge a second line or to drive a terminal. */
+ * must not be able to forge a second line or to drive a terminal. Never blocks: the loop thread logs,
+ * and whoever should read stderr may be stuck; what there is no room for is counted. */
 static void write_line(far_log_level level, char *text)
 {
     for (char *c = text; *c; c++) {
         if ((unsigned char)*c < 0x20 || *c == 0x7f)
             *c = ' ';
     }
-    char line[LINE_MAX_BYTES + 64];
-    int size = snprintf(line, sizeof line, "farcall: %s: %s\n", level_names[level], text);
+    if (!stderr_has_room()) {
+        atomic_fetch_add(&lines_lost, 1);
+        return;
+    }
+    char line[LINE_MAX_BYTES + 160];
+    int size = 0;
+    unsigned lost = atomic_exchange(&lines_lost, 0);
+    if (lost > 0)
+        size = snprintf(line, sizeof line, "farcall: warning: %u lines are missing here\n", lost);
+    size += snprintf(line + size, sizeof line - (size_t)size, "farcall: %s: %s\n",
+                     level_names[level], text);
     /* Nobody is left to tell that stderr cannot be written. */
     ssize_t written = write(STDERR_FILENO, line, (size_t)size);
     (void)written;

@@ -95,6 +95,40 @@ static void stderr_gets_one_line(void **state)
     assert_int_equal(out[length - 1], '\n');
 }
 
+/* Whoever should read stderr is stuck, or gone: nobody waits for it, and nobody dies of it. */
+static void stderr_never_blocks(void **state)
+{
+    (void)state;
+    unsetenv("FARCALL_LOG");
+    far__log log;
+    far__log_init(&log, NULL, NULL, FAR_LOG_WARNING);
+    int ends[2];
+    assert_int_equal(pipe(ends), 0);
+    int kept = dup(STDERR_FILENO);
+    dup2(ends[1], STDERR_FILENO);
+    static char out[1 << 20];
+    size_t lines = 0, written = 0;
+    for (int i = 0; i < 10000; i++)
+        far__log_warning(&log, "line %d", i);
+    ssize_t got = read(ends[0], out, sizeof out);
+    far__log_warning(&log, "the last");
+    ssize_t last = read(ends[0], out + got, sizeof out - (size_t)got - 1);
+    close(ends[0]);
+    far__log_warning(&log, "no reader");
+    dup2(kept, STDERR_FILENO);
+    close(kept);
+    close(ends[1]);
+    assert_true(got > 0 && last > 0);
+    out[got + last] = 0;
+    for (char *c = out; c < out + got; c++)
+        written += *c == '\n';
+    assert_true(written < 10000);
+    assert_int_equal(sscanf(out + got, "farcall: warning: %zu lines are missing here\n", &lines),
+                     1);
+    assert_int_equal(lines, 10000 - written);
+    assert_non_null(strstr(out + got, "\nfarcall: warning: the last\n"));
+}
+
 static void error_is_filled(void **state)
 {
     (void)state;
@@ -149,8 +183,9 @@ static void cut_between_characters(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(levels_filter),        cmocka_unit_test(environment_overrides),
-    cmocka_unit_test(stderr_gets_one_line), cmocka_unit_test(error_is_filled),
-    cmocka_unit_test(error_is_cut),         cmocka_unit_test(cut_between_characters),
+    cmocka_unit_test(levels_filter),          cmocka_unit_test(environment_overrides),
+    cmocka_unit_test(stderr_gets_one_line),   cmocka_unit_test(stderr_never_blocks),
+    cmocka_unit_test(error_is_filled),        cmocka_unit_test(error_is_cut),
+    cmocka_unit_test(cut_between_characters),
 };
 FAR_TEST_MAIN(tests)
