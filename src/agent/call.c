@@ -136,11 +136,10 @@ static far_status outcall_create(far__peer *p, const char *method, far_message *
 }
 
 /* A self-call is handed over; whoever serves it answers into the same table. */
-static far_status hand_over(far__peer *p, far__outcall *oc, uint64_t id, int64_t deadline)
+static far_status hand_over(far__peer *p, far__outcall *oc, far_message *message, uint64_t id,
+                            int64_t deadline)
 {
     far_agent *a = p->agent;
-    far_message *message = oc->message;
-    oc->message = NULL;
     return far__incoming_begin(a->self_link, id, oc->method, oc->method_size,
                                oc->internal ? FAR__WIRE_RESERVED_METHOD : 0, deadline, message);
 }
@@ -161,8 +160,13 @@ static far_status start(far__outcall *oc, unsigned flags, unsigned call_flags)
     if (status != FAR_OK)
         goto err_unlock;
     uint64_t id = oc->call.id;
-    if (!p->is_self)
+    far_message *handed = NULL;
+    if (p->is_self) { /* once the lock is dropped the call may end at any moment, with what it has */
+        handed = oc->message;
+        oc->message = NULL;
+    } else {
         status = far__peer_submit(p, oc, flags & FAR_CALL_NOW);
+    }
     if (status != FAR_OK) {
         far__calls_remove(&p->calls, &oc->call);
         goto err_unlock;
@@ -170,7 +174,7 @@ static far_status start(far__outcall *oc, unsigned flags, unsigned call_flags)
     far__peer_arm(p);
     far__mutex_unlock(&p->lock);
     if (p->is_self) {
-        status = hand_over(p, oc, id, deadline);
+        status = hand_over(p, oc, handed, id, deadline);
         if (status != FAR_OK) {
             far__mutex_lock(&p->lock);
             bool mine = far__calls_finish(&p->calls, id) != NULL;
