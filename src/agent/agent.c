@@ -266,6 +266,7 @@ static far_status create_parts(far_agent *a, const far_options *o)
                 .wake = serve_wake,
                 .watch = serve_watch,
                 .flush = flush,
+                .leaves = far__agent_free_kept,
                 .arg = a},
     };
     status = far__executor_create(&e, &a->executor);

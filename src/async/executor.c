@@ -475,6 +475,8 @@ static void enter(far__executor *e, unsigned refs)
         here = w.outer;
     }
     far__mutex_unlock(&e->lock);
+    if (counted && e->o.ops.leaves)
+        e->o.ops.leaves();
     leave(e, refs, counted);
 }
 

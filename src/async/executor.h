@@ -47,6 +47,9 @@ typedef struct far__executor_ops {
     /* Writes replies that were appended. No lock held. Called before a reader or idle thread sleeps,
      * before a job not known as short, and by the watchdog. NULL: nothing to do. */
     void (*flush)(void *arg);
+    /* A thread works no more and is about to leave. No lock held. It may come after stop, when what it
+     * would be told about is gone. NULL: nothing to do. */
+    void (*leaves)(void);
     void *arg;
 } far__executor_ops;
 
