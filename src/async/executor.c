@@ -361,10 +361,11 @@ static void run_job(far__executor *e, worker *w)
 
     int64_t begin = cost ? far__clock_now() : 0;
     j->run(j);
-    if (cost)
-        learn(cost, far__clock_now() - begin);
+    int64_t spent = cost ? far__clock_now() - begin : 0;
 
     far__mutex_lock(&e->lock);
+    if (cost && !e->stopped) /* once stopped, the job may have been the last to keep it alive */
+        learn(cost, spent);
     assert(w->waits == 0);
     w->job = 0;
     w->cost = NULL;

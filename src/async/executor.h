@@ -31,7 +31,8 @@ typedef struct far__job far__job;
 struct far__job {
     void (*run)(far__job *j); /* a handler thread, no lock held; frees or re-uses the job itself */
     _Atomic uint32_t *cost;   /* moving average of its kind in ns, kept by the executor, 0: not seen
-                                 yet; touched after run, so it outlives the job. NULL: always long */
+                                 yet; touched after run unless stopped, so it outlives the job. NULL:
+                                 always long */
     far__list link;
 };
 
