@@ -63,25 +63,15 @@ typedef struct hub_conn {
     far__list out, in;
     uint64_t out_bytes, next_token, flushed; /* flushed: the last token sent */
     uint64_t limit;
-    bool reads, ended, broken, closed;
+    bool reads, reading, ended, broken, closed; /* reading: read_task is posted */
     far_status status;
     const char *why;
-    far__task task; /* opened or closed, told by the loop */
+    far__task open_task, close_task, read_task;
     char peer[16];
 } hub_conn;
 
 static far__mutex hub_lock = {PTHREAD_MUTEX_INITIALIZER};
 static far__transport *ranks[HUB_RANKS];
-
-size_t hub_listeners(void)
-{
-    size_t count = 0;
-    far__mutex_lock(&hub_lock);
-    for (size_t i = 0; i < HUB_RANKS; i++)
-        count += ranks[i] != NULL;
-    far__mutex_unlock(&hub_lock);
-    return count;
-}
 
 static void check_loop(const far__transport *t, const char *what)
 {
@@ -171,6 +161,8 @@ static bool post(const hub_conn *c, parcel *p)
     p->from = c->transport->rank;
     far__mutex_lock(&hub_lock);
     far__transport *to = ranks[c->other];
+    if (to && to->stopped && p->kind == PARCEL_OPEN)
+        to = NULL;
     if (to) {
         far__list_add_tail(&to->mail, &p->link);
         ring(to);
@@ -251,7 +243,7 @@ static void conn_hold(far__conn *head)
 
 static void tell_closed(far__task *task)
 {
-    hub_conn *c = far__container_of(task, hub_conn, task);
+    hub_conn *c = far__container_of(task, hub_conn, close_task);
     if (!c->closed)
         c->transport->up.closed(&c->head, c->status, c->why, c->transport->up.arg);
     conn_release(&c->head);
@@ -259,7 +251,7 @@ static void tell_closed(far__task *task)
 
 static void tell_opened(far__task *task)
 {
-    hub_conn *c = far__container_of(task, hub_conn, task);
+    hub_conn *c = far__container_of(task, hub_conn, open_task);
     if (!c->closed && !c->broken)
         c->transport->up.opened(&c->head, c->transport->up.arg);
     conn_release(&c->head);
@@ -273,8 +265,8 @@ static void conn_break(hub_conn *c, far_status status, const char *why)
     c->status = status;
     c->why = why;
     conn_hold(&c->head);
-    c->task.run = tell_closed;
-    far__loop_post(c->transport->loop, &c->task);
+    c->close_task.run = tell_closed;
+    far__loop_post(c->transport->loop, &c->close_task);
 }
 
 static far_status dial(far__transport *t, const char *address, void *owner, far__mutex *lock,
@@ -298,8 +290,8 @@ static far_status dial(far__transport *t, const char *address, void *owner, far_
     c->head.lock = lock;
     c->reads = true;
     conn_hold(&c->head);
-    c->task.run = tell_opened;
-    far__loop_post(t->loop, &c->task);
+    c->open_task.run = tell_opened;
+    far__loop_post(t->loop, &c->open_task);
     *out = &c->head;
     return FAR_OK;
 }
@@ -434,8 +426,8 @@ static void read_if_wanted(hub_conn *c)
 
 static void read_later(far__task *task)
 {
-    hub_conn *c = far__container_of(task, hub_conn, task);
-    c->task.run = NULL;
+    hub_conn *c = far__container_of(task, hub_conn, read_task);
+    c->reading = false;
     read_if_wanted(c);
     conn_release(&c->head);
 }
@@ -445,11 +437,12 @@ static void conn_watch(far__conn *head, bool on)
     hub_conn *c = (hub_conn *)head;
     check_loop(c->transport, "watch");
     c->reads = on;
-    if (!on || far__list_empty(&c->in) || c->task.run == read_later || c->broken || c->closed)
+    if (!on || far__list_empty(&c->in) || c->reading || c->broken || c->closed)
         return;
     conn_hold(head); /* not from here: the owner's lock is held */
-    c->task.run = read_later;
-    far__loop_post(c->transport->loop, &c->task);
+    c->reading = true;
+    c->read_task.run = read_later;
+    far__loop_post(c->transport->loop, &c->read_task);
 }
 
 static void accept_one(far__transport *t, const parcel *p)
@@ -602,15 +595,27 @@ static far_status accept_start(far__transport *t)
     return FAR_OK;
 }
 
+/* Who has dialled and was not accepted yet is refused now: the loop may end before it reads again. */
 static void accept_stop(far__transport *t)
 {
+    far__list refused;
+    far__list_init(&refused);
     far__mutex_lock(&hub_lock);
     t->accepting = false;
     t->stopped = true;
     far__list_splice(&t->early, &t->mail);
     far__list_splice(&t->mail, &t->early);
+    far__list_for_each_safe (n, &t->mail) {
+        if (far__container_of(n, parcel, link)->kind != PARCEL_OPEN)
+            continue;
+        far__list_remove(n);
+        far__list_add_tail(&refused, n);
+    }
     ring(t);
     far__mutex_unlock(&hub_lock);
+    far__list_for_each (n, &refused)
+        accept_one(t, far__container_of(n, parcel, link));
+    parcels_free(t, &refused);
 }
 
 static void limit(far__conn *head, uint64_t message_max)

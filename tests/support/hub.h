@@ -12,7 +12,4 @@ enum { HUB_RANKS = 64 };
 
 extern const far__transport_ops far__hub_ops;
 
-/* Agents that listen right now. */
-size_t hub_listeners(void);
-
 #endif
