@@ -94,7 +94,8 @@ static far_status user_file(char path[PATH_SIZE], far_error *error)
     struct passwd entry, *pw = NULL;
     char text[2048];
     if (!home || !home[0]) {
-        getpwuid_r(geteuid(), &entry, text, sizeof text, &pw);
+        if (getpwuid_r(geteuid(), &entry, text, sizeof text, &pw) != 0)
+            pw = NULL;
         home = pw ? pw->pw_dir : NULL;
     }
     int n;

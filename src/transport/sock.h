@@ -31,10 +31,10 @@ struct far__transport {
     uint64_t next_id;
     far__waker *wakers;
     far__listener *listeners;
-    int spare_fd;        /* given up to accept and refuse when descriptors run out */
-    int serve_fd;        /* epoll of the serving set */
-    int serve_event;     /* eventfd in it */
-    far__watch serve_w;  /* serve_fd in the loop */
+    int spare_fd;       /* given up to accept and refuse when descriptors run out */
+    int serve_fd;       /* epoll of the serving set */
+    int serve_event;    /* eventfd in it */
+    far__watch serve_w; /* serve_fd in the loop */
 };
 
 typedef struct far__sock_conn {
@@ -48,17 +48,17 @@ typedef struct far__sock_conn {
     far__stream_in *in;   /* the reader's */
 
     /* Guarded by head.lock. */
-    uint32_t events;  /* registered in the loop; 0: not at all */
-    bool want_read;   /* the loop shall watch it for reading */
-    bool blocked;     /* the socket was full */
-    bool polling;     /* a driver is in ppoll ... */
+    uint32_t events;    /* registered in the loop; 0: not at all */
+    bool want_read;     /* the loop shall watch it for reading */
+    bool blocked;       /* the socket was full */
+    bool polling;       /* a driver is in ppoll ... */
     bool polls_writing; /* ... and waits for room to write too */
-    bool hung_up;     /* the loop saw the hang-up while somebody else was reading */
+    bool hung_up;       /* the loop saw the hang-up while somebody else was reading */
     bool connecting;
     bool serving;
-    bool closed;      /* close was called */
+    bool closed; /* close was called */
     bool broken;
-    bool woken;       /* waker was written */
+    bool woken; /* waker was written */
     far__waker *waker;
 
     far_status status; /* why it broke; set once, before closed_task is posted */

@@ -78,7 +78,7 @@ struct far__transport_ops {
     /* conn->lock held. Writes what the socket takes; does not block. The rest is written by the reader
      * or the loop as soon as there is room. */
     void (*flush)(far__conn *c);
-    uint64_t (*pending)(const far__conn *c);             /* conn->lock held: bytes not yet written */
+    uint64_t (*pending)(const far__conn *c); /* conn->lock held: bytes not yet written */
     bool (*started)(const far__conn *c, uint64_t token); /* conn->lock held */
     void (*abandon)(far__conn *c, uint64_t token);       /* conn->lock held */
     /* The caller is the only reader of `c`; no lock held. Waits until something was read, the
@@ -96,7 +96,7 @@ struct far__transport_ops {
     void (*serve)(far__transport *t, int64_t deadline);
     void (*serve_wake)(far__transport *t);
     void (*serve_watch)(far__transport *t, bool on); /* any thread */
-    void (*hold)(far__conn *c); /* so that it stays valid beyond close */
+    void (*hold)(far__conn *c);                      /* so that it stays valid beyond close */
     void (*release)(far__conn *c);
     /* Loop thread. No upcall but gone follows on it. Gives up the reference of dial or accepted. */
     void (*close)(far__conn *c);
