@@ -357,7 +357,7 @@ far_status far_agent_create(const far_options *o, far_agent **out, far_error *er
 
 far_status far_agent_open(const far_options *options, far_agent **out, far_error *error)
 {
-    far_agent *a;
+    far_agent *a = NULL;
     far_status status = far_agent_create(options, &a, error);
     if (status != FAR_OK)
         return status;

@@ -425,7 +425,7 @@ static far_status read_role(far__outcall *oc, far__conn *c, int64_t deadline)
 {
     while (!far_future_done(&oc->future)) {
         switch (c->ops->drive(c, deadline)) {
-        case FAR__DRIVE_READ: break;
+        case FAR__DRIVE_READ:
         case FAR__DRIVE_WOKEN: break;
         case FAR__DRIVE_SIGNAL: return FAR_EINTR;
         case FAR__DRIVE_CLOSED: return FAR_EPEER;

@@ -137,8 +137,10 @@ static far_status meet_file(const char *path, far__meeting *m, far_error *error)
     return FAR_OK;
 }
 
-far_status far__meet_parse(const char *init, far__meeting *m, far_error *error)
+far_status far__meet_parse(const char *init_method, far__meeting *out, far_error *error)
 {
+    const char *init = init_method;
+    far__meeting *m = out;
     *m = (far__meeting){0};
     if (!init)
         init = getenv("FARCALL_INIT");
@@ -421,12 +423,12 @@ static far_status find_in_file(const far__meeting *m, far__bytes *out, far_error
     return far__bytes_append(out, text + head, (size_t)(end - text) - head);
 }
 
-far_status far__meet_find(const far__meeting *m, far__bytes *out, far_error *error)
+far_status far__meet_find(const far__meeting *m, far__bytes *addresses, far_error *error)
 {
     if (m->kind == FAR__MEET_ADDRESS)
-        return far__bytes_append(out, m->path, strlen(m->path));
+        return far__bytes_append(addresses, m->path, strlen(m->path));
     if (m->kind == FAR__MEET_FILE)
-        return find_in_file(m, out, error);
+        return find_in_file(m, addresses, error);
     struct addrinfo *info;
     far_status status = resolve(m, &info, error);
     if (status != FAR_OK)
@@ -436,7 +438,7 @@ far_status far__meet_find(const far__meeting *m, far__bytes *out, far_error *err
         char text[FAR__ADDRESS_TEXT + 1] = " ";
         from_info(i, &at);
         far__address_format(&at, text + 1);
-        status = far__bytes_append(out, text, strlen(text));
+        status = far__bytes_append(addresses, text, strlen(text));
     }
     freeaddrinfo(info);
     return status;

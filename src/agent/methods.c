@@ -85,15 +85,9 @@ far_status far__methods_add(far__methods *m, const far_method *method, bool rese
 
     far__mutex_lock(&m->lock);
     far__method *old = lookup(m, h, e->name, size);
-    far_status status = FAR_OK;
-    if (!old) {
-        status = insert(m, h, e);
-    } else if (old->handler == m->fallback && old->arg == m->fallback_arg) {
-        /* A learned entry: calls that hold it go on to the fallback, new ones come here. */
-        status = insert(m, h, e);
-    } else {
-        status = FAR_EBUSY;
-    }
+    /* Calls that hold a learned entry go on to the fallback, new ones come here. */
+    bool learned = old && old->handler == m->fallback && old->arg == m->fallback_arg;
+    far_status status = old && !learned ? FAR_EBUSY : insert(m, h, e);
     far__mutex_unlock(&m->lock);
     if (status != FAR_OK)
         far__mem_free(e);

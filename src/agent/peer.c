@@ -320,9 +320,7 @@ void far__peer_broken(far__peer *p, far_status status, const char *text)
     if (again)
         far__peer_post(p);
     bool next = p->state == FAR__PEER_DIALLING;
-    if (next && !h)
-        far__peer_note_failure(p, status, text);
-    else if (next && p->why[0] == 0)
+    if (next && (!h || p->why[0] == 0)) /* a failed handshake has said why itself */
         far__peer_note_failure(p, status, text);
     far__mutex_unlock(&p->lock);
     far__peer_forget_cancels(&cancelled);

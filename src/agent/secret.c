@@ -53,12 +53,13 @@ out_close:
 static far_status make_file(const char *path, far_error *error)
 {
     uint8_t random[RANDOM_BYTES];
+    size_t size = 2 * sizeof random + 1;
     char text[2 * RANDOM_BYTES + 2], temporary[PATH_SIZE + 32];
     if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
         return far__error_set(error, FAR_ESYSTEM, "no random bytes: %s", strerror(errno));
-    for (int i = 0; i < RANDOM_BYTES; i++)
+    for (size_t i = 0; i < RANDOM_BYTES; i++)
         snprintf(text + 2 * i, 3, "%02x", random[i]);
-    text[2 * RANDOM_BYTES] = '\n';
+    text[size - 1] = '\n';
     snprintf(temporary, sizeof temporary, "%s.%ld", path, (long)getpid());
     int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0)
@@ -66,7 +67,6 @@ static far_status make_file(const char *path, far_error *error)
                               "cannot make the secret file %s: %s (set FARCALL_SECRET or "
                               "FARCALL_SECRET_FILE instead)",
                               path, strerror(errno));
-    size_t size = 2 * RANDOM_BYTES + 1;
     bool written = write(fd, text, size) == (ssize_t)size && fsync(fd) == 0;
     close(fd);
     if (written && link(temporary, path) != 0 && errno != EEXIST)

@@ -79,15 +79,15 @@ void far__sock_break(far__sock_conn *c, far_status status, const char *format, .
 bool far__sock_read(far__sock_conn *c);
 void far__sock_ready(far__watch *w, uint32_t events);
 
-far_status far__sock_send(far__conn *c, const far__outgoing *message, uint64_t *token);
-void far__sock_flush(far__conn *c);
-uint64_t far__sock_pending(const far__conn *c);
-bool far__sock_started(const far__conn *c, uint64_t token);
-void far__sock_abandon(far__conn *c, uint64_t token);
-far__drive_result far__sock_drive(far__conn *c, int64_t deadline);
-void far__sock_wake(far__conn *c);
-void far__sock_watch(far__conn *c, bool on);
-void far__sock_limit(far__conn *c, uint64_t message_max);
-void far__sock_close(far__conn *c);
+far_status far__sock_send(far__conn *head, const far__outgoing *message, uint64_t *token);
+void far__sock_flush(far__conn *head);
+uint64_t far__sock_pending(const far__conn *head);
+bool far__sock_started(const far__conn *head, uint64_t token);
+void far__sock_abandon(far__conn *head, uint64_t token);
+far__drive_result far__sock_drive(far__conn *head, int64_t deadline);
+void far__sock_wake(far__conn *head);
+void far__sock_watch(far__conn *head, bool on);
+void far__sock_limit(far__conn *head, uint64_t message_max);
+void far__sock_close(far__conn *head);
 
 #endif
