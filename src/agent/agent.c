@@ -467,28 +467,55 @@ static void close_now(far_agent *a)
     far__mutex_unlock(&open_lock);
 }
 
-void far_agent_close(far_agent *a)
+/* Another thread closes; a handler that it waits for may be this one, so only outsiders wait for the
+ * end. In a forked child there is nobody to wait for. */
+static void await_close(far_agent *a)
 {
-    far__agent_ref(a);
-    int state = atomic_load(&a->state);
-    for (;;) {
-        if (state >= FAR__AGENT_CLOSING) {
-            /* Another thread closes; a handler that it waits for may be this one, so only outsiders
-             * wait for the end. In a forked child there is nobody to wait for. */
-            if (state == FAR__AGENT_CLOSING && !far__executor_here(a->executor))
-                wait_word(&a->closed_word);
-            far__agent_unref(a);
-            return;
-        }
-        if (atomic_compare_exchange_weak(&a->state, &state, FAR__AGENT_CLOSING))
-            break;
-    }
+    if (atomic_load(&a->state) != FAR__AGENT_CLOSED && !far__executor_here(a->executor))
+        wait_word(&a->closed_word);
+}
+
+static void finish_close(far_agent *a)
+{
     assert(!far__loop_here(a->loop));
     close_now(a);
     atomic_store(&a->state, FAR__AGENT_CLOSED);
     atomic_store(&a->closed_word, 1);
     far__futex_wake(&a->closed_word, INT_MAX);
+}
+
+void far_agent_close(far_agent *a)
+{
+    far__agent_ref(a);
+    int state = atomic_load(&a->state), next;
+    do
+        next = state == FAR__AGENT_JOINING ? FAR__AGENT_ABORTING : FAR__AGENT_CLOSING;
+    while (state < FAR__AGENT_ABORTING && !atomic_compare_exchange_weak(&a->state, &state, next));
+    if (state == FAR__AGENT_NEW || state == FAR__AGENT_OPEN) {
+        finish_close(a);
+    } else {
+        if (state == FAR__AGENT_JOINING)
+            far__join_interrupt(a);
+        await_close(a);
+    }
     far__agent_unref(a);
+}
+
+bool far__agent_becomes_open(far_agent *a)
+{
+    int state = FAR__AGENT_JOINING;
+    return atomic_compare_exchange_strong(&a->state, &state, FAR__AGENT_OPEN) ||
+           state == FAR__AGENT_OPEN;
+}
+
+void far__agent_gives_up(far_agent *a)
+{
+    int joining = FAR__AGENT_JOINING, aborting = FAR__AGENT_ABORTING;
+    if (atomic_compare_exchange_strong(&a->state, &joining, FAR__AGENT_CLOSING) ||
+        atomic_compare_exchange_strong(&a->state, &aborting, FAR__AGENT_CLOSING))
+        finish_close(a);
+    else
+        far_agent_close(a);
 }
 
 void far__agent_ref(far_agent *a)

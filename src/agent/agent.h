@@ -5,6 +5,7 @@
  *   dial.c     getting that connection        link.c      one connection for calls in
  *   incoming.c a call being served            methods.c   name -> handler
  *   directory.c who is in the job             join.c      coming in
+ *   admit.c    rank 0 lets workers in
  *   meet.c     where rank 0 is                leave.c     the agreement to go
  *   secret.c   the job's secret               pool.c      memory for received tensors
  * Floor: agent. Thread: said at each function.
@@ -86,6 +87,7 @@ typedef enum far__agent_state {
     FAR__AGENT_NEW,
     FAR__AGENT_JOINING,
     FAR__AGENT_OPEN,
+    FAR__AGENT_ABORTING, /* closed while joining: the joining thread takes it down */
     FAR__AGENT_CLOSING,
     FAR__AGENT_CLOSED,
 } far__agent_state;
@@ -156,6 +158,7 @@ struct far_agent {
     char lost_name[FAR_NAME_MAX + 1];
     far__timer agreement_timer;
     far__peer *root;               /* while joining: the connection to rank 0 */
+    far__task interrupt;           /* of joining */
     _Atomic uint32_t joined_word;  /* changes when rank 0 should look at roster or links */
     _Atomic uint32_t agreed_word;  /* rank 0: 1 when agreed */
     _Atomic uint32_t flush_needed; /* peers with appended calls */
@@ -180,6 +183,10 @@ void far__agent_free_kept(void);
 far__transport_slot *far__agent_slot(far_agent *a, const char *address);
 /* For tests: another transport, before join. */
 far_status far__agent_add_transport(far_agent *a, const far__transport_ops *ops) FAR_MUST_USE;
+/* Any thread, while joining: calls may be made from now on. False: the agent was closed meanwhile. */
+bool far__agent_becomes_open(far_agent *a) FAR_MUST_USE;
+/* The joining thread has failed: closes, also for those who asked for it meanwhile. */
+void far__agent_gives_up(far_agent *a);
 /* Starts loop and executor, once; the transports must be there. */
 far_status far__agent_start(far_agent *a) FAR_MUST_USE;
 
@@ -415,6 +422,8 @@ far_status far__secret_load(const void *given, size_t given_size, uint8_t out[FA
 
 far_status far__join_methods(far_agent *a) FAR_MUST_USE;
 far_status far__leave_methods(far_agent *a) FAR_MUST_USE;
+/* The state has become ABORTING: the joining thread shall notice. */
+void far__join_interrupt(far_agent *a);
 void far__leave_init(far_agent *a);
 /* Loop thread, closing: gives up the calls that wait for the world or for the agreement. */
 void far__leave_close(far_agent *a);
@@ -428,6 +437,8 @@ void far__leave_broken(far_agent *a, far_worker_id id, uint64_t incarnation);
 void far__leave_waits_for(far_agent *a, char *text, size_t size);
 /* The same as rank 0 says it; blocks for 2 s at most; "" if it does not answer. */
 void far__join_ask_missing(far__peer *root, char *text, size_t size);
+/* Rank 0: answers every joiner that waits: with the roster, or with why there will be none. */
+void far__join_answer_all(far_agent *a, far_status failed, const char *text);
 /* Rank 0, agent.lock not held: tells every member of the changed roster. */
 void far__join_announce(far_agent *a);
 

@@ -1,13 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
- * agent/join: coming into a job: rank 0 admits, the others ask; the roster that all hold.
- * Floor: agent. Thread: far_agent_join any but ours; the methods run where they were read.
- *
- * The methods of this file (arguments and results are values):
- *   far.join     [name, incarnation, rank or -1, world size, addresses] -> the roster's snapshot, as soon
- *                as the world is complete
- *   far.roster   a snapshot -> nil: rank 0 tells what has changed
- *   far.missing  [] -> text: for whom or what rank 0 waits
- *   far.hello    [] -> nil: does nothing; proves that calls go through */
+ * agent/join: coming into a job: rank 0 waits until all are there, the others ask it.
+ * Floor: agent. Thread: far_agent_join any but ours. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -22,270 +15,19 @@
 #define RETRY_LAST (64 * FAR_MILLISECOND) /* ... up to this */
 #define LAST_WORD (2 * FAR_SECOND)        /* for rank 0 to say who was missing */
 
-/* ------------------------------------------------------------------------------- rank 0's methods */
-
-static void reply_nil(far_incoming *in)
-{
-    far_message *m;
-    if (far_message_create(FAR_ENCODING_VALUES, &m) == FAR_OK) {
-        if (far_message_put_nil(m) == FAR_OK) {
-            far_incoming_reply(in, m);
-            return;
-        }
-        far__agent_drop(far_incoming_agent(in), m);
-    }
-    far_incoming_fail(in, FAR_ENOMEM, NULL, "out of memory", NULL, NULL);
-}
-
-static void refuse(far_incoming *in, far_status status, const char *text)
-{
-    far_incoming_fail(in, status, NULL, text, NULL, NULL);
-}
-
-/* a->lock not held. Answers one joiner with the present roster. */
-static void reply_roster(far_agent *a, far_incoming *in)
-{
-    far_message *m;
-    far_status status = far_message_create(FAR_ENCODING_VALUES, &m);
-    if (status != FAR_OK) {
-        refuse(in, status, "rank 0 is out of memory");
-        return;
-    }
-    far__mutex_lock(&a->lock);
-    status = far__roster_encode(&a->roster, m);
-    far__mutex_unlock(&a->lock);
-    if (status == FAR_OK) {
-        far_incoming_reply(in, m);
-        return;
-    }
-    far__agent_drop(a, m);
-    refuse(in, status, "rank 0 is out of memory");
-}
-
-/* Answers every joiner that waits: with the roster, or with why there will be none. */
-static void answer_joiners(far_agent *a, far_status failed, const char *text)
-{
-    for (;;) {
-        far__mutex_lock(&a->lock);
-        far__list *n = far__list_pop(&a->joiners);
-        far__mutex_unlock(&a->lock);
-        if (!n)
-            break;
-        far_incoming *in = far__container_of(n, far_incoming, waiting);
-        if (failed != FAR_OK)
-            refuse(in, failed, text);
-        else
-            reply_roster(a, in);
-    }
-    atomic_fetch_add(&a->joined_word, 1);
-    far__futex_wake(&a->joined_word, INT_MAX);
-}
-
-static bool text_value(const far_value *v, size_t size_max, char *out)
-{
-    if (v->kind != FAR_STRING || v->as.bytes.size >= size_max)
-        return false;
-    memcpy(out, v->as.bytes.data, v->as.bytes.size);
-    out[v->as.bytes.size] = 0;
-    return strlen(out) == v->as.bytes.size;
-}
-
-static bool uint_value(const far_value *v, uint64_t *out)
-{
-    if (v->kind == FAR_INT && v->as.integer >= 0)
-        *out = (uint64_t)v->as.integer;
-    else if (v->kind == FAR_UINT)
-        *out = v->as.unsigned_integer;
-    else
-        return false;
-    return true;
-}
-
-typedef struct wish {
-    char name[FAR_NAME_MAX + 1];
-    char addresses[4096];
-    far__join join;
-} wish;
-
-static bool read_wish(far_message *m, wish *w)
-{
-    const far_value *v;
-    size_t count;
-    uint64_t incarnation, world;
-    if (far_message_values(m, &v, &count) != FAR_OK || count != 1 || v->kind != FAR_LIST ||
-        v->as.list.count != 5)
-        return false;
-    const far_value *f = v->as.list.items;
-    if (!text_value(&f[0], sizeof w->name, w->name) || !uint_value(&f[1], &incarnation) ||
-        f[2].kind != FAR_INT || !uint_value(&f[3], &world) || world > UINT32_MAX ||
-        !text_value(&f[4], sizeof w->addresses, w->addresses))
-        return false;
-    w->join = (far__join){.name = w->name,
-                          .incarnation = incarnation,
-                          .rank = f[2].as.integer,
-                          .world_size = (uint32_t)world,
-                          .addresses = w->addresses};
-    return true;
-}
-
-static far_status admit(far_agent *a, const far__join *join, far_worker_id *id, bool *complete,
-                        far_error *error)
-{
-    far__mutex_lock(&a->lock);
-    far_status status = FAR_ECLOSED;
-    if (a->roster.failed != FAR_OK)
-        status = far__error_set(error, a->roster.failed, "%s", a->roster.failed_text);
-    else if (a->left || far__agreement_all_asked(&a->agreement))
-        far__error_set(error, status, "the job is shutting down");
-    else
-        status = far__roster_admit(&a->roster, join, id, error);
-    if (status == FAR_OK)
-        status = far__agreement_add(&a->agreement, *id);
-    *complete = far__roster_complete(&a->roster);
-    far__mutex_unlock(&a->lock);
-    return status;
-}
-
-static void on_join(far_incoming *in, void *arg)
-{
-    far_agent *a = arg;
-    far__link *l = in->link;
-    wish *w = far__mem_alloc(sizeof *w);
-    far_error error = {.text = "the request to join cannot be read"};
-    far_status status = w ? FAR_EPROTO : FAR_ENOMEM;
-    far_worker_id id = FAR__ID_NONE;
-    bool complete = false;
-    /* Only under its own name: the handshake proved it. */
-    if (w && read_wish(in->message, w) && strcmp(w->name, l->caller.name) == 0 &&
-        w->join.incarnation == l->caller.incarnation && a->self.id == 0)
-        status = admit(a, &w->join, &id, &complete, &error);
-    far__mem_free(w);
-    if (status != FAR_OK) {
-        bool failed = a->roster.failed != FAR_OK;
-        if (failed) /* a world of fixed size cannot come up any more: all learn it */
-            answer_joiners(a, status, error.text);
-        refuse(in, status, error.text);
-        return;
-    }
-    l->caller.id = id;
-    far__mutex_lock(&l->lock);
-    l->admitted = true;
-    far__mutex_unlock(&l->lock);
-    far__log_info(&a->log, "worker \"%s\" joins as %" PRIu32, l->caller.name, id);
-    far__mutex_lock(&a->lock);
-    far__list_add_tail(&a->joiners, &in->waiting);
-    bool open = a->roster.world_size == 0;
-    far__mutex_unlock(&a->lock);
-    if (!complete)
-        return;
-    if (open)
-        far__join_announce(a);
-    answer_joiners(a, FAR_OK, NULL);
-}
-
-static void on_missing(far_incoming *in, void *arg)
-{
-    far_agent *a = arg;
-    char text[600];
-    far__leave_waits_for(a, text, sizeof text);
-    far_message *m;
-    if (far_message_create(FAR_ENCODING_VALUES, &m) == FAR_OK) {
-        if (far_message_put_string(m, text, strlen(text)) == FAR_OK) {
-            far_incoming_reply(in, m);
-            return;
-        }
-        far__agent_drop(a, m);
-    }
-    refuse(in, FAR_ENOMEM, "out of memory");
-}
-
-static void on_hello(far_incoming *in, void *arg)
-{
-    (void)arg;
-    reply_nil(in);
-}
-
-/* --------------------------------------------------------------------------------- the roster */
-
-static void on_roster(far_incoming *in, void *arg)
-{
-    far_agent *a = arg;
-    bool changed = false;
-    if (in->link->caller.id != 0) {
-        refuse(in, FAR_EINVAL, "only rank 0 keeps the roster");
-        return;
-    }
-    far__mutex_lock(&a->lock);
-    far_status status = far__roster_apply(&a->roster, in->message, &changed);
-    far__mutex_unlock(&a->lock);
-    if (status != FAR_OK)
-        refuse(in, status, "the roster cannot be read");
-    else
-        reply_nil(in);
-}
-
-static void announce_to(far_agent *a, far_worker_id id)
-{
-    far__peer *p;
-    far_message *m;
-    far_future *f;
-    if (far__peer_get(a, id, &p) != FAR_OK)
-        return;
-    if (far_message_create(FAR_ENCODING_VALUES, &m) != FAR_OK)
-        goto out_peer;
-    far__mutex_lock(&a->lock);
-    far_status status = far__roster_encode(&a->roster, m);
-    far__mutex_unlock(&a->lock);
-    if (status != FAR_OK) {
-        far__agent_drop(a, m);
-        goto out_peer;
-    }
-    if (far__call_internal(p, FAR__ROSTER_METHOD, m, &f) == FAR_OK)
-        far_future_release(f);
-out_peer:
-    far__peer_unref(p);
-}
-
-void far__join_announce(far_agent *a)
-{
-    /* Ids, not places: the roster may grow meanwhile. */
-    far_worker_id next = 1;
-    for (;;) {
-        far_worker_id id = FAR__ID_NONE;
-        far__mutex_lock(&a->lock);
-        for (size_t i = 0; i < a->roster.count && id == FAR__ID_NONE; i++) {
-            const far__member *m = &a->roster.members[i];
-            if (m->state == FAR__MEMBER_JOINED && m->id >= next)
-                id = m->id;
-        }
-        far__mutex_unlock(&a->lock);
-        if (id == FAR__ID_NONE)
-            return;
-        announce_to(a, id);
-        next = id + 1;
-    }
-}
-
-far_status far__join_methods(far_agent *a)
-{
-    const far_method methods[] = {
-        {.name = FAR__JOIN_METHOD, .handler = on_join, .arg = a},
-        {.name = FAR__ROSTER_METHOD, .handler = on_roster, .arg = a},
-        {.name = FAR__MISSING_METHOD, .handler = on_missing, .arg = a},
-        {.name = FAR__HELLO_METHOD, .handler = on_hello, .arg = a},
-    };
-    far_status status = FAR_OK;
-    for (size_t i = 0; i < sizeof methods / sizeof methods[0] && status == FAR_OK; i++)
-        status = far__methods_add(&a->methods, &methods[i], true);
-    return status;
-}
-
 /* --------------------------------------------------------------------------------- being member */
 
 /* Zero-terminated text of the published addresses. */
 static far_status seal_addresses(far_agent *a)
 {
     return far__bytes_append(&a->addresses, "", 1);
+}
+
+/* Each address was appended behind a space. */
+static const char *published(const far_agent *a)
+{
+    const char *addresses = (const char *)a->addresses.data;
+    return addresses + strspn(addresses, " ");
 }
 
 static far_status become_member(far_agent *a, far_worker_id id)
@@ -317,6 +59,11 @@ static far_status accept_start(far_agent *a)
 
 /* -------------------------------------------------------------------------------------- rank 0 */
 
+static far_status closed_meanwhile(far_error *error)
+{
+    return far__error_set(error, FAR_ECLOSED, "the agent was closed while joining");
+}
+
 static far_status root_wait(far_agent *a, int64_t deadline, far_error *error)
 {
     int64_t say_at = far__clock_now() + SAY_AFTER;
@@ -332,14 +79,14 @@ static far_status root_wait(far_agent *a, int64_t deadline, far_error *error)
         far__mutex_unlock(&a->lock);
         if (failed != FAR_OK || complete)
             return failed;
-        if (atomic_load(&a->state) != FAR__AGENT_JOINING)
-            return far__error_set(error, FAR_ECLOSED, "the agent was closed while joining");
+        if (atomic_load(&a->state) >= FAR__AGENT_ABORTING)
+            return closed_meanwhile(error);
         int64_t now = far__clock_now();
         if (now >= deadline) {
             far__error_set(error, FAR_ETIMEOUT,
                            "the world of %lld is not complete after %.6g s, missing: %s",
                            (long long)a->world_size, (double)a->init_timeout / 1e9, missing);
-            answer_joiners(a, FAR_ETIMEOUT, error ? error->text : missing);
+            far__join_answer_all(a, FAR_ETIMEOUT, error ? error->text : missing);
             return FAR_ETIMEOUT;
         }
         if (now >= say_at) {
@@ -360,7 +107,7 @@ static far_status join_as_root(far_agent *a, const far__meeting *m, int64_t dead
                       .incarnation = a->self.incarnation,
                       .rank = 0,
                       .world_size = (uint32_t)a->world_size,
-                      .addresses = (const char *)a->addresses.data};
+                      .addresses = published(a)};
     far_worker_id id;
     a->roster.world_size = (uint32_t)a->world_size;
     far_status status = far__roster_admit(&a->roster, &self, &id, error);
@@ -368,12 +115,16 @@ static far_status join_as_root(far_agent *a, const far__meeting *m, int64_t dead
         status = far__agreement_add(&a->agreement, id);
     if (status == FAR_OK)
         status = become_member(a, id);
+    if (status == FAR_OK && far__roster_complete(&a->roster) && !far__agent_becomes_open(a))
+        status = closed_meanwhile(error);
     if (status == FAR_OK)
         status = accept_start(a);
     if (status == FAR_OK)
         status = far__meet_announce(a, m, error);
     if (status == FAR_OK)
         status = root_wait(a, deadline, error);
+    if (status == FAR_OK && !far__agent_becomes_open(a))
+        status = closed_meanwhile(error);
     return status;
 }
 
@@ -387,7 +138,7 @@ static void pause_until(int64_t at)
 
 static far_status put_wish(const far_agent *a, far_message *m)
 {
-    const char *addresses = (const char *)a->addresses.data;
+    const char *addresses = published(a);
     far_status status = far_message_put_list(m, 5);
     if (status == FAR_OK)
         status = far_message_put_string(m, a->name, strlen(a->name));
@@ -495,7 +246,10 @@ static far_status try_join(far_agent *a, char *addresses, int64_t deadline, far_
     far__mutex_lock(&a->lock);
     *root = p;
     a->root = p;
+    bool wanted = atomic_load(&a->state) == FAR__AGENT_JOINING;
     far__mutex_unlock(&a->lock);
+    if (!wanted)
+        return closed_meanwhile(error);
     status = far_message_create(FAR_ENCODING_VALUES, &m);
     if (status != FAR_OK)
         return far__error_set(error, status, "out of memory");
@@ -530,6 +284,30 @@ static void shut_on_loop(far__task *task)
     far__futex_wake(&t->done, 1);
 }
 
+static void interrupt_on_loop(far__task *task)
+{
+    far_agent *a = far__container_of(task, far_agent, interrupt);
+    far__mutex_lock(&a->lock);
+    far__peer *root = a->root;
+    if (root)
+        far__peer_ref(root);
+    far__mutex_unlock(&a->lock);
+    if (root) {
+        far__peer_shut(root, FAR_ECLOSED, "the agent was closed while joining");
+        far__peer_unref(root);
+    }
+    far__agent_unref(a);
+}
+
+void far__join_interrupt(far_agent *a)
+{
+    far__agent_ref(a);
+    a->interrupt.run = interrupt_on_loop;
+    far__loop_post(a->loop, &a->interrupt);
+    atomic_fetch_add(&a->joined_word, 1);
+    far__futex_wake(&a->joined_word, INT_MAX);
+}
+
 /* The connection over which we joined has done its work. */
 static void drop_root(far_agent *a, far__peer *p)
 {
@@ -546,6 +324,14 @@ static void drop_root(far_agent *a, far__peer *p)
     far__peer_unref(p);
 }
 
+static far_duration time_left(int64_t deadline)
+{
+    if (deadline == FAR__NEVER)
+        return FAR_FOREVER;
+    int64_t left = deadline - far__clock_now();
+    return left > 0 ? left : 0;
+}
+
 /* Calls rank 0 as a member, so that it has a connection of ours that tells it when we die. */
 static far_status greet_root(far_agent *a, int64_t deadline, far_error *error)
 {
@@ -560,8 +346,7 @@ static far_status greet_root(far_agent *a, int64_t deadline, far_error *error)
         status = far__call_internal(p, FAR__HELLO_METHOD, m, &f);
     if (status == FAR_OK) {
         do
-            status = far_future_wait(f, deadline == FAR__NEVER ? FAR_FOREVER
-                                                               : deadline - far__clock_now());
+            status = far_future_wait(f, time_left(deadline));
         while (status == FAR_EINTR);
         if (status == FAR_OK)
             status = far_future_status(f);
@@ -596,12 +381,13 @@ static far_status join_as_other(far_agent *a, const far__meeting *m, int64_t dea
         if (status == FAR_OK)
             status = try_join(a, (char *)addresses.data, deadline, &root, &last);
         far__bytes_fini(&addresses);
+        /* Open before anybody can call: a handler may call in its turn. */
+        if (status == FAR_OK && !far__agent_becomes_open(a))
+            status = closed_meanwhile(&last);
         if (status == FAR_OK)
             status = accept_start(a);
-        if (status == FAR_OK) {
-            atomic_store(&a->state, FAR__AGENT_OPEN);
+        if (status == FAR_OK)
             status = greet_root(a, deadline, &last);
-        }
         if (root)
             drop_root(a, root);
         if (status == FAR_OK)
@@ -610,7 +396,7 @@ static far_status join_as_other(far_agent *a, const far__meeting *m, int64_t dea
         if (!worth_retrying(status) || a->self.id != FAR__ID_NONE)
             return far__error_set(error, status, "%s", last.text);
         if (atomic_load(&a->state) != FAR__AGENT_JOINING)
-            return far__error_set(error, FAR_ECLOSED, "the agent was closed while joining");
+            return closed_meanwhile(error);
         if (now >= deadline)
             return far__error_set(error, FAR_ETIMEOUT, "no rank 0 after %.6g s: %.400s",
                                   (double)a->init_timeout / 1e9, last.text);
@@ -646,26 +432,22 @@ far_status far_agent_join(far_agent *a, far_error *error)
 {
     int state = FAR__AGENT_NEW;
     if (!atomic_compare_exchange_strong(&a->state, &state, FAR__AGENT_JOINING))
-        return state >= FAR__AGENT_CLOSING
+        return state >= FAR__AGENT_ABORTING
                    ? far__error_set(error, FAR_ECLOSED, "the agent was closed")
                    : far__error_set(error, FAR_EBUSY, "the agent has joined already");
     far_error why = {.text = ""};
     far__meeting m;
     int64_t deadline = far__deadline(far__clock_now(), a->init_timeout);
-    /* The loop first: who closes the agent meanwhile counts on it. */
     far_status status = far__agent_start(a);
     if (status == FAR_OK)
         status = prepare(a, &m, &why);
     if (status == FAR_OK)
         status = a->rank == 0 ? join_as_root(a, &m, deadline, &why)
                               : join_as_other(a, &m, deadline, &why);
-    if (status == FAR_OK) {
-        state = FAR__AGENT_JOINING; /* the others have done it already */
-        atomic_compare_exchange_strong(&a->state, &state, FAR__AGENT_OPEN);
+    if (status == FAR_OK)
         return FAR_OK;
-    }
     far__error_set(error, status, "worker \"%s\" cannot join: %s", a->name,
                    why.text[0] ? why.text : far_status_text(status));
-    far_agent_close(a);
+    far__agent_gives_up(a);
     return status;
 }

@@ -380,7 +380,7 @@ void far__leave_broken(far_agent *a, far_worker_id id, uint64_t incarnation)
 {
     atomic_fetch_add(&a->joined_word, 1); /* somebody may wait for the connections to end */
     far__futex_wake(&a->joined_word, INT_MAX);
-    if (a->self.id == 0 && atomic_load(&a->state) < FAR__AGENT_CLOSING)
+    if (a->self.id == 0 && atomic_load(&a->state) < FAR__AGENT_ABORTING)
         probe(a, id, incarnation);
 }
 
