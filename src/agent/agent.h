@@ -248,7 +248,7 @@ typedef enum far__peer_state {
 struct far__peer {
     far__ref refs;
     far_agent *agent; /* counted */
-    far__member info; /* set at creation but for a join, which learns it */
+    far__member info; /* set at creation; of a join: rank 0, whoever that is */
     bool is_self, is_join;
     far__list retired; /* while the agent closes */
 

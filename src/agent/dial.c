@@ -225,12 +225,8 @@ far_status far__peer_shake(far__owner *owner, far__inbound *m)
             p->conn->ops->flush(p->conn);
     }
     if (step == FAR__HANDSHAKE_DONE) {
-        if (p->is_join) {
-            p->info.id = h->acceptor.id;
-            p->info.incarnation = h->acceptor.incarnation;
-            memcpy(p->info.name, h->acceptor.name, sizeof p->info.name);
+        if (p->is_join)
             memcpy(a->self.job, h->acceptor.job, sizeof a->self.job);
-        }
         owner->shaken = true;
         p->conn->ops->limit(p->conn, a->message_size_max);
         p->state = FAR__PEER_UP;
