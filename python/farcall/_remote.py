@@ -16,13 +16,13 @@ def _payload(error: BaseException) -> Optional[bytes]:
         return None
     try:
         return pickle.dumps(error, 5)
-    except Exception:
+    except BaseException:  # its own code runs, which may even call sys.exit
         pass
     try:
         import cloudpickle  # type: ignore[import]
 
         data = cloudpickle.dumps(error, protocol=5)
-    except Exception:
+    except BaseException:
         return None
     return data if isinstance(data, bytes) else None
 
@@ -30,14 +30,14 @@ def _payload(error: BaseException) -> Optional[bytes]:
 def _text(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception as problem:
+    except BaseException as problem:
         return f"<no text: {type(problem).__name__}>"
 
 
 def _trace(error: BaseException) -> str:
     try:
         return "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    except Exception:
+    except BaseException:
         return f"{type(error).__name__}\n"
 
 
@@ -66,5 +66,6 @@ def rebuild(worker: WorkerInfo, payload: Any, type_name: str, text: str, trace: 
     except Exception:
         pass  # a type that takes no attributes
     if trace:
-        error.__cause__ = RemoteTraceback(trace)
+        # Past the __setattr__ of the type, which may refuse.
+        BaseException.__setattr__(error, "__cause__", RemoteTraceback(trace))
     return error

@@ -71,16 +71,22 @@ void far__py_put_exception(PyObject *exception)
 
 PyObject *far__py_unsendable(far__py_state *st, const char *what, PyObject *name, const char *verb)
 {
-    if (!PyErr_ExceptionMatches(PyExc_Exception) || PyErr_ExceptionMatches(PyExc_MemoryError) ||
-        PyErr_ExceptionMatches(st->RpcError))
+    if (PyErr_ExceptionMatches(PyExc_KeyboardInterrupt) ||
+        PyErr_ExceptionMatches(PyExc_MemoryError) || PyErr_ExceptionMatches(st->RpcError))
         return NULL;
     PyObject *cause = far__py_take_exception();
     PyObject *kind = cause ? PyType_GetName(Py_TYPE(cause)) : NULL;
-    if (kind && name)
-        PyErr_Format(st->SerializationError, "%s %S cannot be %s: %U: %S", what, name, verb, kind,
-                     cause);
-    else if (kind)
-        PyErr_Format(st->SerializationError, "%s cannot be %s: %U: %S", what, verb, kind, cause);
+    PyObject *text = cause ? PyObject_Str(cause) : NULL;
+    if (!text) { /* its __str__ is foreign code as well */
+        PyErr_Clear();
+        text = PyUnicode_FromString("no text");
+    }
+    if (kind && text && name)
+        PyErr_Format(st->SerializationError, "%s %S cannot be %s: %U: %U", what, name, verb, kind,
+                     text);
+    else if (kind && text)
+        PyErr_Format(st->SerializationError, "%s cannot be %s: %U: %U", what, verb, kind, text);
+    Py_XDECREF(text);
     Py_XDECREF(kind);
     PyObject *error = far__py_take_exception();
     if (error)
@@ -110,7 +116,7 @@ static PyObject *remote_error(far__py_agent *agent, const far_failure *failure, 
     PyObject *payload = NULL;
     if (failure->payload && far_message_encoding(failure->payload) == FAR_ENCODING_PICKLE) {
         payload = far__py_unpickle(st, failure->payload);
-        if (!payload && !PyErr_ExceptionMatches(PyExc_Exception))
+        if (!payload && PyErr_ExceptionMatches(PyExc_KeyboardInterrupt))
             return NULL;
         PyErr_Clear(); /* the text is there all the same */
     }

@@ -105,7 +105,7 @@ PyObject *far__py_raise_error(far__py_state *st, const far_error *error);
 /* The exception (new reference) for a call that failed; NULL with an error set if that fails. */
 PyObject *far__py_failure(far__py_agent *agent, const far_future *future, far_duration packing);
 /* Wraps the current exception as SerializationError("<what> <name> cannot be <verb>: ..."); `name` may
- * be NULL. KeyboardInterrupt and its like, MemoryError and errors of farcall stay as they are. */
+ * be NULL. KeyboardInterrupt, MemoryError and errors of farcall stay as they are. */
 PyObject *far__py_unsendable(far__py_state *st, const char *what, PyObject *name, const char *verb);
 /* Takes the current exception as an object with its traceback attached; new reference. */
 PyObject *far__py_take_exception(void);

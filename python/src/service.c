@@ -35,6 +35,8 @@ PyObject *far__py_service_run(PyObject *self, PyObject *none)
 {
     far__py_agent *agent = (far__py_agent *)self;
     (void)none;
+    if (!agent->ref)
+        return far__py_raise(agent->st, FAR_ECLOSED, NULL);
     for (;;) {
         far_event event;
         far_status status;
@@ -59,6 +61,8 @@ PyObject *far__py_executor_run(PyObject *self, PyObject *none)
     far__py_agent *agent = (far__py_agent *)self;
     (void)none;
     far_status status;
+    if (!agent->ref)
+        return far__py_raise(agent->st, FAR_ECLOSED, NULL);
     far__py_mark_thread();
     Py_BEGIN_ALLOW_THREADS
     status = far_executor_enter(agent->ref);

@@ -3,6 +3,7 @@
 
 import os
 import signal
+import sys
 import threading
 import time
 
@@ -151,6 +152,38 @@ class HoldsLock(Exception):
     def __init__(self, text):
         super().__init__(text)
         self.lock = threading.Lock()
+
+
+class Exits(Exception):
+    """Every bit of its own code calls sys.exit."""
+
+    def __str__(self):
+        raise SystemExit("from __str__")
+
+    def __reduce__(self):
+        raise SystemExit("from __reduce__")
+
+
+class ExitsLater(Exception):
+    """Building it calls sys.exit."""
+
+    def __reduce__(self):
+        return sys.exit, (3,)
+
+
+class Rigid(Exception):
+    """Takes no attribute at all."""
+
+    def __setattr__(self, name, value):
+        raise TypeError(name)
+
+
+def return_exits_later():
+    return ExitsLater()
+
+
+def return_exits():
+    return Exits()
 
 
 def fail(kind, *args):

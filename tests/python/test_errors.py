@@ -66,6 +66,28 @@ def test_what_cannot_be_raised_here(pair, to, func, args, name, text):
 
 
 @BOTH
+def test_exceptions_with_code_of_their_own(pair, to):
+    """None of it ends this process, and none hides what happened."""
+    error = raised(to, functions.fail, functions.Exits, "x")
+    assert type(error) is farcall.RemoteError
+    assert error.type_name == "functions.Exits" and "in fail" in error.traceback
+    error = raised(to, functions.fail, functions.ExitsLater, "later")
+    assert type(error) is farcall.RemoteError
+    assert (error.type_name, error.text) == ("functions.ExitsLater", "later")
+    error = raised(to, functions.fail, functions.Rigid, "rigid")
+    assert type(error) is functions.Rigid and error.args == ("rigid",)
+    assert isinstance(error.__cause__, farcall.RemoteTraceback)
+
+
+@BOTH
+@pytest.mark.parametrize("func", [functions.return_exits, functions.return_exits_later])
+def test_results_that_exit(pair, to, func):
+    error = raised(to, func)
+    assert type(error) is farcall.SerializationError
+    assert type(error.__cause__) is SystemExit or "SystemExit" in str(error)
+
+
+@BOTH
 @pytest.mark.parametrize("func", [functions.return_lock, functions.return_generator])
 def test_results_that_do_not_pickle(pair, to, func):
     error = raised(to, func)
