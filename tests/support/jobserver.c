@@ -122,7 +122,11 @@ void open_server(server *s, far__executor_options o)
     assert_ok(far__loop_create(&s->loop));
     assert_ok(far__loop_start(s->loop));
     o.loop = s->loop;
-    o.ops = (far__executor_ops){server_read, server_wake, server_watch, server_flush, s};
+    o.ops = (far__executor_ops){.read = server_read,
+                                .wake = server_wake,
+                                .watch = server_watch,
+                                .flush = server_flush,
+                                .arg = s};
     if (!o.idle_ns)
         o.idle_ns = FAR__NEVER;
     assert_ok(far__executor_create(&o, &s->executor));
