@@ -314,20 +314,21 @@ far__drive_result far__sock_drive(far__conn *head, int64_t deadline)
 
     far__mutex_lock(head->lock);
     bool gone = c->broken || c->closed;
+    bool already = c->woken; /* between two drives: who asked is not to ask twice */
+    c->woken = false;
     short events = POLLIN;
-    if (!gone) {
+    if (!gone && !already) {
         c->polling = true;
         c->waker = w;
-        c->woken = false;
         c->polls_writing = c->blocked;
         if (c->blocked)
             events |= POLLOUT;
         far__sock_update(c);
     }
     far__mutex_unlock(head->lock);
-    if (gone) {
+    if (gone || already) {
         return_waker(c->transport, w, false);
-        return FAR__DRIVE_CLOSED;
+        return gone ? FAR__DRIVE_CLOSED : FAR__DRIVE_WOKEN;
     }
 
     short revents;
@@ -342,6 +343,7 @@ far__drive_result far__sock_drive(far__conn *head, int64_t deadline)
 
     far__mutex_lock(head->lock);
     bool woken = c->woken;
+    c->woken = false;
     c->waker = NULL;
     c->polling = c->polls_writing = false;
     c->hung_up = false;
@@ -355,8 +357,8 @@ void far__sock_wake(far__conn *head)
 {
     far__sock_conn *c = (far__sock_conn *)head;
     far__mutex_lock(head->lock);
+    c->woken = true;
     if (c->waker) {
-        c->woken = true;
         uint64_t one = 1;
         if (write(c->waker->fd, &one, sizeof one) != (ssize_t)sizeof one)
             assert(errno == EAGAIN); /* it is readable already */

@@ -58,7 +58,7 @@ typedef struct far__sock_conn {
     bool serving;
     bool closed; /* close was called */
     bool broken;
-    bool woken; /* waker was written */
+    bool woken; /* no drive has answered a wake yet; waker, if set, was written */
     far__waker *waker;
 
     far_status status; /* why it broke; set once, before closed_task is posted */
