@@ -233,7 +233,8 @@ bool far__sock_read(far__sock_conn *c)
         if (n < 0)
             why = strerror(errno);
         if (n > 0) {
-            atomic_fetch_add_explicit(c->transport->up.bytes_received, (uint64_t)n, memory_order_relaxed);
+            atomic_fetch_add_explicit(c->transport->up.bytes_received, (uint64_t)n,
+                                      memory_order_relaxed);
             why = NULL;
             status = far__stream_in_read(c->in, (size_t)n, &orphans, &why);
             give_orphans(c, orphans);
