@@ -357,7 +357,8 @@ FAR_API far_status far_agent_open(const far_options *options, far_agent **out,
                                   far_error *error) FAR_MUST_USE;
 /* Leaves gracefully; blocks: serves calls until every worker has called it and no call is in flight
  * anywhere, then closes. FAR_ETIMEOUT: the agent stays open, the error says who was waited for.
- * FAR_EPEER: closed, but a worker was lost on the way. `timeout`: 0 = no limit. */
+ * FAR_EPEER: closed, but a worker was lost on the way. FAR_ECLOSED: far_agent_close came first.
+ * FAR_EINVAL: inside a handler or callback of this agent. `timeout`: 0 = no limit. */
 FAR_API far_status far_agent_shutdown(far_agent *agent, far_duration timeout,
                                       far_error *error) FAR_MUST_USE;
 /* Leaves at once: pending calls complete with FAR_ECLOSED here and FAR_EPEER there. Does not wait

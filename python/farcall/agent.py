@@ -125,8 +125,8 @@ class Agent(_farcall.Agent):
             _farcall._seconds(timeout)
             self._leave()
             return
-        if _farcall._serving():
-            raise RpcError("a graceful shutdown inside a handler would wait for that handler")
+        if _farcall._serving(self):
+            raise RpcError("a graceful shutdown inside a handler or callback would wait for itself")
         try:
             _interruptibly(lambda: self._shutdown(timeout), self._close)
         finally:

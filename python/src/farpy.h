@@ -92,7 +92,8 @@ far__py_agent *far__py_default_agent(far__py_state *st);
 /* Around code that needs Python on a thread that Python owns and that does not hold the GIL. After
  * the atexit hook has run, a thread of an agent never comes back from `enter`. */
 PyGILState_STATE far__py_enter(void);
-void far__py_mark_thread(void); /* this thread works for an agent and for nobody else */
+/* This thread works for `agent` and for nobody else. */
+void far__py_mark_thread(const far__py_agent *agent);
 void far__py_leave(PyGILState_STATE gil);
 /* After the atexit hook: nothing of Python's is freed any more. */
 bool far__py_finished(void);
@@ -180,7 +181,6 @@ void far__py_serve(far_incoming *call, void *arg); /* far_handler; arg is the fa
 PyObject *far__py_current(far__py_state *st);      /* CurrentCall of this thread, or an error */
 /* Time left of the call this thread serves; FAR_FOREVER if none or no limit. */
 far_duration far__py_current_left(void);
-bool far__py_serving(void);
 far__py_agent *far__py_serving_agent(void); /* borrowed; NULL: this thread serves no call */
 extern PyType_Spec far__py_current_spec;
 

@@ -228,11 +228,6 @@ void far__py_serve(far_incoming *call, void *arg)
 
 /* ---- current_call() */
 
-bool far__py_serving(void)
-{
-    return serving_now != NULL;
-}
-
 far__py_agent *far__py_serving_agent(void)
 {
     return serving_now ? serving_now->agent : NULL;

@@ -27,17 +27,17 @@ void far__py_finish(void)
     atomic_store(&finished, true);
 }
 
-static _Thread_local bool of_an_agent;
+static _Thread_local const void *works_for; /* compared only */
 
-void far__py_mark_thread(void)
+void far__py_mark_thread(const far__py_agent *agent)
 {
-    of_an_agent = true;
+    works_for = agent;
 }
 
 PyGILState_STATE far__py_enter(void)
 {
     /* The interpreter goes down: a thread of ours that comes now would find nothing it could use. */
-    while (of_an_agent && far__py_finished())
+    while (works_for && far__py_finished())
         pause();
     return PyGILState_Ensure();
 }
@@ -116,11 +116,10 @@ static PyObject *current_call(PyObject *module, PyObject *none)
     return far__py_current(far__py_state_of(module));
 }
 
-static PyObject *serving(PyObject *module, PyObject *none)
+static PyObject *serving(PyObject *module, PyObject *agent)
 {
     (void)module;
-    (void)none;
-    return PyBool_FromLong(far__py_serving());
+    return PyBool_FromLong(works_for == agent);
 }
 
 static PyObject *wait_all(PyObject *module, PyObject *args)
@@ -196,7 +195,7 @@ static PyMethodDef functions[] = {
     {"_set_default", set_default, METH_VARARGS, NULL},
     {"_get_default", get_default, METH_NOARGS, NULL},
     {"_exports", exports, METH_NOARGS, NULL},
-    {"_serving", serving, METH_NOARGS, NULL},
+    {"_serving", serving, METH_O, NULL},
     {"_seconds", seconds, METH_O, NULL},
     {"_finish", finish, METH_NOARGS, NULL},
     {"memory_live", memory_live, METH_NOARGS,

@@ -63,7 +63,7 @@ PyObject *far__py_executor_run(PyObject *self, PyObject *none)
     far_status status;
     if (!agent->ref)
         return far__py_raise(agent->st, FAR_ECLOSED, NULL);
-    far__py_mark_thread();
+    far__py_mark_thread(agent);
     Py_BEGIN_ALLOW_THREADS
     status = far_executor_enter(agent->ref);
     Py_END_ALLOW_THREADS

@@ -569,6 +569,7 @@ static void after_fork_child(void)
         for (int i = 0; i < a->slot_count; i++)
             a->slots[i].ops->forked(a->slots[i].transport);
         far__loop_forked(a->loop);
+        far__executor_forked(a->executor);
     }
     far__list_init(&open_agents);
     far__mutex_unlock(&open_lock);

@@ -160,7 +160,7 @@ struct far_agent {
     far__peer *root;               /* while joining: the connection to rank 0 */
     far__task interrupt;           /* of joining */
     _Atomic uint32_t joined_word;  /* changes when rank 0 should look at roster or links */
-    _Atomic uint32_t agreed_word;  /* rank 0: 1 when agreed */
+    _Atomic uint32_t agreed_word;  /* rank 0: 1 when agreed, 2 when closed before */
     _Atomic uint32_t flush_needed; /* peers with appended calls */
     _Atomic uint64_t activity;     /* calls begun, ever: made and served */
     _Atomic uint32_t open_calls;   /* users' calls whose end is not through yet, callbacks queued */

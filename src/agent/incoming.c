@@ -245,6 +245,8 @@ static void answer_link(far_incoming *in, uint8_t type, far_message *m)
 void far_incoming_reply(far_incoming *in, far_message *message)
 {
     far_agent *a = in->link->agent;
+    if (a->forked) /* the handler forked: the answer is the parent's to give */
+        return;
     if (!message && far_message_create(FAR_ENCODING_RAW, &message) != FAR_OK) {
         far_incoming_fail(in, FAR_ENOMEM, NULL, "the worker is out of memory", NULL, NULL);
         return;
@@ -264,6 +266,8 @@ void far_incoming_fail(far_incoming *in, far_status status, const char *type_nam
                        const char *traceback, far_message *payload)
 {
     far_agent *a = in->link->agent;
+    if (a->forked)
+        return;
     if (status == FAR_OK || status == FAR_EAGAIN)
         status = FAR_EREMOTE;
     if (in->link->is_self) {

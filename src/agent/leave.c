@@ -19,6 +19,8 @@
 #define LAST_WORD (2 * FAR_SECOND)    /* for rank 0 to answer when the time is up */
 #define LINGER (2 * FAR_SECOND)       /* for the others to have read the last answer */
 
+enum { AGREED = 1, CLOSED_BEFORE = 2 }; /* far_agent.agreed_word */
+
 static void step(far_agent *a);
 
 /* ------------------------------------------------------------------------------ is it quiet here */
@@ -138,6 +140,14 @@ static void ask_all(far_agent *a, uint64_t round)
     }
 }
 
+/* Rank 0: lead() need not wait any more. */
+static void end_leading(far_agent *a, uint32_t how)
+{
+    uint32_t expected = 0;
+    if (atomic_compare_exchange_strong(&a->agreed_word, &expected, how))
+        far__futex_wake(&a->agreed_word, INT_MAX);
+}
+
 static void answer_leavers(far_agent *a)
 {
     for (;;) {
@@ -163,8 +173,7 @@ static void answer_leavers(far_agent *a)
             far__agent_drop(a, m);
         far_incoming_fail(in, FAR_ENOMEM, NULL, "rank 0 is out of memory", NULL, NULL);
     }
-    atomic_store(&a->agreed_word, 1);
-    far__futex_wake(&a->agreed_word, INT_MAX);
+    end_leading(a, AGREED);
 }
 
 /* After each event of the agreement; a->lock not held. */
@@ -394,6 +403,7 @@ void far__leave_peer_broken(far__peer *p)
 void far__leave_close(far_agent *a)
 {
     far__loop_timer_clear(a->loop, &a->agreement_timer);
+    end_leading(a, CLOSED_BEFORE);
     far__mutex_lock(&a->lock);
     far__list all;
     far__list_init(&all);
@@ -415,6 +425,8 @@ void far__leave_close(far_agent *a)
 
 /* --------------------------------------------------------------------------------- shutting down */
 
+static const char closed_meanwhile[] = "the agent was closed during shutdown";
+
 /* Waits in steps until *done() or the deadline, and says in the log what it waits for. */
 static far_status lead(far_agent *a, int64_t deadline, far_error *error)
 {
@@ -423,8 +435,6 @@ static far_status lead(far_agent *a, int64_t deadline, far_error *error)
     asked(a, 0);
     while (!atomic_load(&a->agreed_word)) {
         int64_t now = far__clock_now();
-        if (!far__agent_is_open(a))
-            return far__error_set(error, FAR_ECLOSED, "the agent was closed during shutdown");
         if (now >= deadline || now >= say_at) {
             far__leave_waits_for(a, text, sizeof text);
             if (now < deadline)
@@ -441,6 +451,8 @@ static far_status lead(far_agent *a, int64_t deadline, far_error *error)
         }
         (void)far__futex_wait(&a->agreed_word, 0, say_at < deadline ? say_at : deadline);
     }
+    if (atomic_load(&a->agreed_word) == CLOSED_BEFORE)
+        return far__error_set(error, FAR_ECLOSED, closed_meanwhile);
     return FAR_OK;
 }
 
@@ -522,7 +534,9 @@ static far_status ask_root(far_agent *a, far__peer *root, int64_t deadline, far_
     *failed = failure.status;
     const far_value *v;
     size_t count;
-    if (status == FAR_OK && failure.status != FAR_OK) {
+    if (status == FAR_OK && failure.status != FAR_OK && !far__agent_is_open(a)) {
+        status = far__error_set(error, FAR_ECLOSED, closed_meanwhile);
+    } else if (status == FAR_OK && failure.status != FAR_OK) {
         far__error_set(error, FAR_EPEER, "rank 0 was lost during shutdown: %s", failure.text);
     } else if (status == FAR_OK &&
                far_message_values(far_future_message(f), &v, &count) == FAR_OK && count == 1 &&
@@ -563,6 +577,9 @@ far_status far_agent_shutdown(far_agent *a, far_duration timeout, far_error *err
         return far__error_set(error, FAR_EINVAL, "the timeout is negative");
     if (!far__agent_is_open(a))
         return far__error_set(error, FAR_ECLOSED, "%s", far_status_text(FAR_ECLOSED));
+    if (far__executor_here(a->executor) || far__loop_here(a->loop))
+        return far__error_set(error, FAR_EINVAL,
+                              "inside a handler or callback: shutdown would wait for its end");
     int64_t deadline = far__deadline(far__clock_now(), timeout);
     bool leads = a->self.id == 0;
     far_status status = leads ? lead(a, deadline, error) : follow(a, deadline, error);

@@ -53,6 +53,7 @@ struct far__executor {
     /* Threads inside ops, the service or the loop, all of which may be gone after stop. */
     _Atomic uint32_t inside;
     atomic_bool stopped; /* written under the lock */
+    bool forked;         /* this is a child of the process that made it; `stopped` as well */
 
     far__mutex lock; /* guards the rest */
     far__list queue;
@@ -362,6 +363,8 @@ static void run_job(far__executor *e, worker *w)
     int64_t begin = cost ? far__clock_now() : 0;
     j->run(j);
     int64_t spent = cost ? far__clock_now() - begin : 0;
+    if (e->forked)
+        return;
 
     far__mutex_lock(&e->lock);
     if (cost && !e->stopped) /* once stopped, the job may have been the last to keep it alive */
@@ -474,6 +477,8 @@ static void enter(far__executor *e, unsigned refs)
         here = &w;
         work(e, &w);
         here = w.outer;
+        if (e->forked)
+            return;
     }
     far__mutex_unlock(&e->lock);
     if (counted && e->o.ops.leaves)
@@ -490,7 +495,7 @@ void far__executor_enter(far__executor *e)
 void far__executor_waiting(bool waits)
 {
     worker *w = here;
-    if (!w)
+    if (!w || w->executor->forked)
         return;
     far__executor *e = w->executor;
     errands r = {0};
@@ -591,6 +596,12 @@ void far__executor_stop(far__executor *e, far__list *left)
     await_leaving(e);
     if (disarmed)
         far__executor_release(e);
+}
+
+void far__executor_forked(far__executor *e)
+{
+    e->forked = true;
+    atomic_store(&e->stopped, true);
 }
 
 far__executor *far__executor_hold(far__executor *e)

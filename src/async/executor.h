@@ -72,6 +72,9 @@ void far__executor_start(far__executor *e);
  * in `left`, which is initialised here. Does not wait for jobs that run, but for all other threads to
  * leave: afterwards nobody touches ops, service or loop. Before far__loop_stop; not inside ops. */
 void far__executor_stop(far__executor *e, far__list *left);
+/* In a forked child: locks may be held for ever, so a job that comes back here (its handler forked) takes
+ * none, and far__executor_enter returns. */
+void far__executor_forked(far__executor *e);
 /* After stop; counted, so threads inside a job keep it alive. */
 void far__executor_release(far__executor *e);
 far__executor *far__executor_hold(far__executor *e);

@@ -67,8 +67,9 @@ def open_gate(name):
 
 
 def wait_cancelled(note):
-    """Runs until its caller has given up, then says so in the log."""
+    """Says in the log that it has begun; runs until its caller has given up, and says so there."""
     call = farcall.current_call()
+    log.append(f"begun {note}")
     while not call.cancelled():
         time.sleep(0.001)
     log.append(note)
@@ -80,6 +81,19 @@ def serve_until_closing(note):
     while not call.closing():
         time.sleep(0.001)
     return note
+
+
+def wait_closing():
+    """Returns once every worker has asked for shutdown."""
+    call = farcall.current_call()
+    while not call.closing():
+        time.sleep(0.001)
+
+
+def fork():
+    """How the child ended."""
+    child = os.fork()
+    return os.waitpid(child, 0)[1] if child else None
 
 
 def read_log():

@@ -130,6 +130,8 @@ def test_made_by_hand(pair):
 @BOTH
 def test_cancel(pair, to):
     future = farcall.rpc_async(to, functions.wait_cancelled, (f"told {to}",))
+    while f"begun told {to}" not in farcall.rpc_sync(to, functions.read_log):
+        pass  # cancelled before, it would not be run
     while not future.cancel():
         assert not future.done()
     assert future.cancelled() and future.done() and not future.cancel()
@@ -145,12 +147,11 @@ def test_cancel(pair, to):
 
 @BOTH
 def test_a_handler_sees_that_time_is_up(pair, to):
-    try:
-        farcall.rpc_sync(to, functions.wait_cancelled, ("late",), timeout=0.2)
-    except farcall.RpcTimeoutError:
-        pass  # unless its answer, given at that very moment, was here first
     while "late" not in farcall.rpc_sync(to, functions.read_log):
-        pass
+        try:
+            farcall.rpc_sync(to, functions.wait_cancelled, ("late",), timeout=0.2)
+        except farcall.RpcTimeoutError:
+            pass  # unless its answer, given at that very moment, was here first
     farcall.rpc_sync(to, functions.forget)
 
 
@@ -216,6 +217,8 @@ def test_await(pair, to):
 def test_cancelling_the_task_cancels_the_call(pair):
     async def main():
         future = farcall.rpc_async("w1", functions.wait_cancelled, ("task",))
+        while "begun task" not in farcall.rpc_sync("w1", functions.read_log):
+            pass
 
         async def wait():
             await future

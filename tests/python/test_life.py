@@ -2,6 +2,7 @@
 """Starting and stopping, and everything that ends a process."""
 
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -152,6 +153,55 @@ def test_graceful_shutdown_inside_a_handler_is_refused(job):
         farcall.rpc_sync("w0", farcall.shutdown)
 
 
+def test_graceful_shutdown_inside_a_callback_is_refused(job):
+    job(workers=2)
+    errors = queue.Queue()
+
+    def leave(future):
+        try:
+            farcall.shutdown()
+        except Exception as error:
+            errors.put(error)
+
+    future = farcall.rpc_async("w1", functions.wait_gate, ("callback",))
+    future.add_done_callback(leave)
+    farcall.rpc_sync("w1", functions.open_gate, ("callback",))
+    assert "callback" in str(errors.get(timeout=GUARD_S))
+    assert farcall.rpc_sync("w1", functions.add, (1, 2)) == 3
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_closing_ends_a_shutdown_that_waits(tmp_path, rank):
+    """So Ctrl-C gets out of it as well, and not only when shutdown looks up to log, after 10 s."""
+    code = f"""
+import signal, sys, threading, time, farcall, functions
+rank = int(sys.argv[1])
+farcall.init_rpc(f"w{{rank}}", rank, 2, init_method="file://{tmp_path}/meet")
+stuck = farcall.rpc_async(rank, functions.wait_gate, ("stuck",))
+if rank == {rank}:
+    def press():
+        functions.wait_closing()
+        functions.begin = time.monotonic()
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+    farcall.rpc_async(rank, press)
+    try:
+        farcall.shutdown()
+    except KeyboardInterrupt:
+        print("interrupted" if time.monotonic() - functions.begin < 8 else "late")
+else:
+    functions.open_gate("stuck")
+    try:
+        farcall.shutdown()
+    except farcall.WorkerLostError:
+        print("lost")
+"""
+    processes = [support.python("-c", code, i) for i in range(2)]
+    for i, process in enumerate(processes):
+        out, err = process.communicate(timeout=GUARD_S)
+        assert process.returncode == 0, err
+        assert out == ("interrupted\n" if i == rank else "lost\n"), err
+
+
 def test_leaving_at_once(job):
     one = job(workers=2)
     future = farcall.rpc_async("w1", functions.wait_cancelled, ("left",))
@@ -296,6 +346,14 @@ def test_a_forked_child_may_init_anew(job, tmp_path):
     os.waitpid(child, 0)
     assert text == b"fine"
     assert farcall.rpc_sync("w1", functions.add, (1, 2)) == 3
+
+
+def test_a_handler_that_forks(job):
+    """The child comes back out of the handler, which nobody should do; it ends, and that is all."""
+    job(workers=2)
+    for to in ("w0", "w1"):
+        assert farcall.rpc_sync(to, functions.fork) == 0
+        assert farcall.rpc_sync(to, functions.add, (1, 2)) == 3
 
 
 @pytest.mark.parametrize("end", [
