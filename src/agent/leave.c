@@ -470,8 +470,8 @@ void far__leave_linger(far_agent *a)
     }
 }
 
-/* Takes the shutdown back. False: rank 0 says that all have agreed already. */
-static bool take_back(far__peer *root)
+/* Takes the shutdown back. False: rank 0 says, within `limit`, that all have agreed already. */
+static bool take_back(far__peer *root, far_duration limit)
 {
     far_message *m;
     far_future *f;
@@ -481,7 +481,7 @@ static bool take_back(far__peer *root)
         far__call_internal(root, FAR__STAY_METHOD, m, &f) != FAR_OK)
         return true;
     bool stays = true;
-    if (far_future_wait(f, LAST_WORD) == FAR_OK && far_future_message(f) &&
+    if (far_future_wait(f, limit) == FAR_OK && far_future_message(f) &&
         far_message_values(far_future_message(f), &v, &count) == FAR_OK && count == 1 &&
         v->kind == FAR_BOOL)
         stays = v->as.boolean;
@@ -505,7 +505,9 @@ static far_status await_agreement(far_agent *a, far__peer *root, far_future *f, 
             continue;
         far__join_ask_missing(root, text, sizeof text);
         if (far__clock_now() >= deadline) {
-            if (!take_back(root) && far_future_wait(f, LAST_WORD) == FAR_OK)
+            /* Who has not answered the question before will not answer this one any sooner. */
+            if (!take_back(root, text[0] ? LAST_WORD : 0) &&
+                far_future_wait(f, LAST_WORD) == FAR_OK)
                 return FAR_OK;
             return far__error_set(error, FAR_ETIMEOUT, "shutdown timed out: %s",
                                   text[0] ? text : "rank 0 does not answer");
