@@ -124,10 +124,10 @@ far_duration far__py_now(void);
 /* ---- buffer.c: Python memory sent, received memory seen from Python */
 /* Sends `object`'s bytes from where they lie (or copied), C or Fortran contiguous. */
 far_buffer *far__py_pin(far__py_state *st, PyObject *object, bool copy);
-/* A new farcall._farcall.Buffer; holds `buffer`. */
-PyObject *far__py_buffer_new(far__py_state *st, far_buffer *buffer);
+/* A new farcall._farcall.Buffer; holds `ref`. */
+PyObject *far__py_buffer_new(far__py_state *st, far_buffer *ref);
 /* The same with a shape; `format` is static. */
-PyObject *far__py_buffer_shaped(far__py_state *st, far_buffer *buffer, const char *format,
+PyObject *far__py_buffer_shaped(far__py_state *st, far_buffer *ref, const char *format,
                                 Py_ssize_t itemsize, int ndim, const int64_t *shape);
 /* While set, asking for a view without PyBUF_WRITABLE gives a read-only one; see serialize.c. */
 void far__py_buffer_guard(PyObject *buffer, bool on);
@@ -190,14 +190,14 @@ PyObject *far__py_future_new(far__py_agent *agent, far_future *ref); /* takes re
 PyObject *far__py_result(far__py_agent *agent, far_future *ref, far_duration packing);
 /* gate.c: many futures at once */
 PyObject *far__py_wait_all(far__py_state *st, PyObject *args);
-PyObject *far__py_collect_all(far__py_state *st, PyObject *futures);
+PyObject *far__py_collect_all(far__py_state *st, PyObject *given);
 far__py_future *far__py_future_made(far__py_state *st, far__py_agent *agent);
-PyObject *far__py_future_value(far__py_future *future); /* ended: new reference or raises */
+PyObject *far__py_future_value(far__py_future *self); /* ended: new reference or raises */
 extern PyType_Spec far__py_future_spec;
 
 /* ---- agent.c, service.c */
 /* This worker; all zero before it is known. Calls may come before join has returned. */
-const far_worker *far__py_self(far__py_agent *agent);
+const far_worker *far__py_self(far__py_agent *self);
 extern PyType_Spec far__py_agent_spec;
 PyObject *far__py_service_run(PyObject *self, PyObject *none);
 PyObject *far__py_executor_run(PyObject *self, PyObject *none);

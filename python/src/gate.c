@@ -71,7 +71,7 @@ static int gate_hang(far__py_state *st, gate *g, PyObject *futures)
         status = far_future_on_done(ref, one_ended, g, FAR_CALLBACK_NEVER_BLOCKS);
         Py_END_ALLOW_THREADS
         if (status != FAR_OK)
-            gate_release(g);
+            atomic_fetch_sub(&g->users, 1); /* not the last: the maker is still there */
     }
     if (status == FAR_OK)
         return 0;

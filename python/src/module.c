@@ -324,21 +324,27 @@ static int module_exec(PyObject *module)
     X(buffer_type)                                                                                 \
     X(current_type)
 
+static const size_t objects[] = {
+#define OBJECT_OFFSET(name) offsetof(far__py_state, name),
+    STATE_MAP(OBJECT_OFFSET)
+#undef OBJECT_OFFSET
+};
+
+enum { OBJECT_COUNT = sizeof objects / sizeof *objects };
+
 static int module_traverse(PyObject *module, visitproc visit, void *arg)
 {
     far__py_state *st = far__py_state_of(module);
-#define VISIT(name) Py_VISIT(st->name);
-    STATE_MAP(VISIT)
-#undef VISIT
+    for (size_t i = 0; i < OBJECT_COUNT; i++)
+        Py_VISIT(*field(st, objects[i]));
     return 0;
 }
 
 static int module_clear(PyObject *module)
 {
     far__py_state *st = far__py_state_of(module);
-#define CLEAR(name) Py_CLEAR(st->name);
-    STATE_MAP(CLEAR)
-#undef CLEAR
+    for (size_t i = 0; i < OBJECT_COUNT; i++)
+        Py_CLEAR(*field(st, objects[i]));
     return 0;
 }
 
