@@ -347,7 +347,9 @@ struct far__link {
     far__handshake *handshake;
     far__map running; /* call id -> far_incoming, borrowed */
     bool admitted;    /* a join that became a member */
-    bool dirty;       /* in agent.dirty */
+    bool given_up;    /* give_up was posted */
+    far__task give_up;
+    bool dirty; /* in agent.dirty */
     bool closed;
 };
 
@@ -362,6 +364,8 @@ void far__link_broken(far__link *l, far_status status, const char *text);
 void far__link_cancel(far__link *l, uint64_t call_id);
 /* Loop thread: closes it; running calls see that they are cancelled. */
 void far__link_shut(far__link *l);
+/* No lock held: there is no memory to answer a call of it; the end of the connection tells its caller. */
+void far__link_give_up(far__link *l);
 /* link.lock held: sends a frame with a message (NULL: none; taken), now or appended. */
 far_status far__link_send(far__link *l, const far__wire_header *header, far_message *m,
                           bool now) FAR_MUST_USE;

@@ -232,9 +232,15 @@ static void answer_link(far_incoming *in, uint8_t type, far_message *m)
     far__mutex_unlock(&l->lock);
     if (m)
         far__agent_drop(a, m);
-    if (status != FAR_OK)
+    if (status != FAR_OK && type == FAR__WIRE_REPLY) { /* an error is smaller */
+        far_incoming_fail(in, status, NULL, "the answer cannot be sent", NULL, NULL);
+        return;
+    }
+    if (status != FAR_OK) {
         far__log_error(&a->log, "cannot answer method \"%s\" of worker \"%s\": %s", in->name,
                        l->caller.name, far_status_text(status));
+        far__link_give_up(l);
+    }
     if (dirty)
         far__link_mark_dirty(l);
     destroy(in);
@@ -296,6 +302,7 @@ void far_incoming_fail(far_incoming *in, far_status status, const char *type_nam
 err_lost:
     far__log_error(&a->log, "no memory to answer method \"%s\" of worker \"%s\"", in->name,
                    in->link->caller.name);
+    far__link_give_up(in->link);
     far__incoming_forget(in);
 }
 

@@ -268,13 +268,17 @@ static void send_posted(far__task *task)
 {
     posted_frame *f = far__container_of(task, posted_frame, task);
     far__link *l = f->link;
+    far_status status = FAR_OK;
     far__mutex_lock(&l->lock);
     if (l->conn) {
         uint64_t token;
-        if (far__message_send(l->conn, &f->header, f->message, FAR__NEVER, &token) == FAR_OK)
+        status = far__message_send(l->conn, &f->header, f->message, FAR__NEVER, &token);
+        if (status == FAR_OK)
             l->conn->ops->flush(l->conn);
     }
     far__mutex_unlock(&l->lock);
+    if (status != FAR_OK)
+        far__link_give_up(l);
     if (f->message)
         far__agent_drop(l->agent, f->message);
     far__mem_free(f);
@@ -390,6 +394,26 @@ void far__link_broken(far__link *l, far_status status, const char *text)
             far__leave_broken(a, caller.id, caller.incarnation);
     }
     far__link_unref(l);
+}
+
+static void give_up(far__task *task)
+{
+    far__link *l = far__container_of(task, far__link, give_up);
+    far__link_broken(l, FAR_ENOMEM, "no memory to answer a call");
+    far__link_unref(l);
+}
+
+void far__link_give_up(far__link *l)
+{
+    far__mutex_lock(&l->lock);
+    bool first = l->conn && !l->given_up;
+    l->given_up = true;
+    far__mutex_unlock(&l->lock);
+    if (!first)
+        return;
+    far__link_ref(l);
+    l->give_up.run = give_up;
+    far__loop_post(l->agent->loop, &l->give_up);
 }
 
 void far__link_shut(far__link *l)
