@@ -50,10 +50,20 @@ enum {
     RANGE_SIZE = 16,    /* of an acknowledgement */
     CREDIT_SIZE = 24,   /* prefix and two totals */
     ACK_FIXED = 16,     /* prefix and mark */
+    REFS_FIXED = 8,     /* the message's number, before the references */
     RESERVED_PREFIX_SIZE = sizeof reserved_prefix - 1,
 };
 
 static_assert(FAR__WIRE_REMAINING_AT + 8 == REQUEST_FIXED, "remaining is the last fixed field");
+static_assert(REQUEST_FIXED + 8 + 4 + FAR__WIRE_NAME_MAX + REFS_FIXED +
+                      FAR__WIRE_REFS_MAX * FAR__WIRE_REF_SIZE <=
+                  FAR__WIRE_HEADER_MAX,
+              "the largest request fits");
+
+static size_t refs_size(const far__wire_header *header)
+{
+    return header->ref_count ? REFS_FIXED + (size_t)header->ref_count * FAR__WIRE_REF_SIZE : 0;
+}
 
 size_t far__wire_size(const far__wire_header *header)
 {
@@ -61,7 +71,8 @@ size_t far__wire_size(const far__wire_header *header)
     case FAR__WIRE_REQUEST:
         return REQUEST_FIXED + (header->flags & FAR__WIRE_RETRY ? 8u : 0u) +
                (header->naming != FAR__WIRE_BY_NAME ? 4u : 0u) +
-               (header->naming != FAR__WIRE_BY_ID ? header->name_size : 0u);
+               (header->naming != FAR__WIRE_BY_ID ? header->name_size : 0u) + refs_size(header);
+    case FAR__WIRE_REPLY: return PREFIX_SIZE + 8 + refs_size(header);
     case FAR__WIRE_CREDIT: return CREDIT_SIZE;
     case FAR__WIRE_ACK: return ACK_FIXED + (size_t)header->ack_count * RANGE_SIZE;
     case FAR__WIRE_DIAL_ME: return PREFIX_SIZE;
@@ -92,6 +103,13 @@ static void encode_request(const far__wire_header *header, far__writer *w)
         far__write_bytes(w, header->name, header->name_size);
 }
 
+static void encode_refs(const far__wire_header *header, far__writer *w)
+{
+    assert(header->ref_count <= FAR__WIRE_REFS_MAX && header->ref_number);
+    far__write_u64(w, header->ref_number);
+    far__write_bytes(w, header->refs, (size_t)header->ref_count * FAR__WIRE_REF_SIZE);
+}
+
 static void encode_ack(const far__wire_header *header, far__writer *w)
 {
     assert(header->ack_count <= FAR__WIRE_RANGES_MAX);
@@ -116,6 +134,8 @@ void far__wire_encode(const far__wire_header *header, far__writer *w)
         far__write_u64(w, header->call_id);
     if (header->type == FAR__WIRE_REQUEST)
         encode_request(header, w);
+    if (row->has_refs && header->ref_count)
+        encode_refs(header, w);
     if (header->type == FAR__WIRE_CREDIT) {
         far__write_u64(w, header->credit_bytes);
         far__write_u64(w, header->credit_calls);
@@ -196,6 +216,81 @@ static far_status decode_ack(far__reader *r, uint16_t count, far__wire_header *o
     return FAR_OK;
 }
 
+void far__wire_put_worker(const far__wire_worker *worker, far__writer *w)
+{
+    far__write_u32(w, worker->id);
+    far__write_u64(w, worker->incarnation);
+}
+
+far__wire_worker far__wire_get_worker(far__reader *r)
+{
+    far__wire_worker worker = {.id = far__read_u32(r)};
+    worker.incarnation = far__read_u64(r);
+    return worker;
+}
+
+void far__wire_put_ref(const far__wire_ref *ref, far__writer *w)
+{
+    far__write_u8(w, ref->kind);
+    far__write_zeros(w, 7);
+    far__wire_put_worker(&ref->owner, w);
+    far__wire_put_worker(&ref->id.maker, w);
+    far__write_u64(w, ref->id.counter);
+    far__write_u64(w, ref->fork);
+}
+
+static far__wire_ref get_ref(far__reader *r, bool *zeros)
+{
+    far__wire_ref ref = {.kind = far__read_u8(r)};
+    *zeros = true;
+    for (int i = 0; i < 7; i++) {
+        if (far__read_u8(r))
+            *zeros = false;
+    }
+    ref.owner = far__wire_get_worker(r);
+    ref.id.maker = far__wire_get_worker(r);
+    ref.id.counter = far__read_u64(r);
+    ref.fork = far__read_u64(r);
+    return ref;
+}
+
+far__wire_ref far__wire_ref_at(const far__wire_header *header, size_t i)
+{
+    assert(i < header->ref_count);
+    far__reader r = far__reader_over(header->refs + i * FAR__WIRE_REF_SIZE, FAR__WIRE_REF_SIZE);
+    bool zeros;
+    return get_ref(&r, &zeros);
+}
+
+static far_status decode_refs(far__reader *r, far__wire_header *out, const char **why)
+{
+    if (out->ref_count > FAR__WIRE_REFS_MAX)
+        return malformed(why, "references: more than 512");
+    out->ref_number = far__read_u64(r);
+    if (!out->ref_number)
+        return malformed(why, "references: message number zero");
+    const size_t size = (size_t)out->ref_count * FAR__WIRE_REF_SIZE;
+    out->refs = far__read_bytes(r, size);
+    if (!out->refs)
+        return malformed(why, "header: too short");
+    far__reader list = far__reader_over(out->refs, size);
+    bool created = false;
+    for (size_t i = 0; i < out->ref_count; i++) {
+        bool zeros;
+        far__wire_ref ref = get_ref(&list, &zeros);
+        if (!zeros || ref.kind > FAR__WIRE_REF_CREATED)
+            return malformed(why, "references: unknown kind");
+        if (!ref.id.counter || !ref.fork)
+            return malformed(why, "references: number zero");
+        if (ref.kind == FAR__WIRE_REF_CREATED) {
+            if (created || out->type != FAR__WIRE_REQUEST)
+                return malformed(why, "references: one creation a request");
+            created = true;
+        }
+    }
+    return FAR_OK;
+}
+
 static far_status check_encoding(const far__wire_header *h, const char **why)
 {
     const type_row *row = &types[h->type];
@@ -250,6 +345,8 @@ far_status far__wire_decode(const void *data, size_t size, far__wire_header *out
         status = decode_request(&r, count, out, why);
     if (status == FAR_OK && out->type == FAR__WIRE_ACK)
         status = decode_ack(&r, count, out, why);
+    if (status == FAR_OK && out->ref_count)
+        status = decode_refs(&r, out, why);
     if (out->type == FAR__WIRE_CREDIT) {
         out->credit_bytes = far__read_u64(&r);
         out->credit_calls = far__read_u64(&r);
@@ -259,10 +356,6 @@ far_status far__wire_decode(const void *data, size_t size, far__wire_header *out
         return malformed(why, "header: too short");
     if (status != FAR_OK)
         return status;
-    if (out->ref_count) {
-        *why = "references are not built yet";
-        return FAR_EUNSUPPORTED;
-    }
     if (far__reader_left(&r))
         return malformed(why, "header: bytes after its end");
     return FAR_OK;

@@ -14,6 +14,8 @@ enum {
     FAR__WIRE_RANGES_MAX = 64,       /* of an acknowledgement */
     FAR__WIRE_REMAINING_AT = 16,     /* offset in a request's header of the remaining time */
     FAR__WIRE_RESERVED_MAX = 262144, /* bytes: body of a call to a reserved method, or its reply */
+    FAR__WIRE_REF_SIZE = 48,         /* bytes of one reference in the list of a REQUEST or REPLY */
+    FAR__WIRE_REFS_MAX = 512,        /* references of a message; with the longest name they fit */
 };
 
 typedef enum far__wire_type {
@@ -45,6 +47,31 @@ typedef struct far__wire_range {
     uint64_t first, last; /* inclusive */
 } far__wire_range;
 
+/* One start of one worker. */
+typedef struct far__wire_worker {
+    far_worker_id id;
+    uint64_t incarnation;
+} far__wire_worker;
+
+typedef struct far__wire_ref_id {
+    far__wire_worker maker; /* who drew the counter */
+    uint64_t counter;       /* from 1 */
+} far__wire_ref_id;
+
+typedef enum far__wire_ref_kind {
+    FAR__WIRE_REF_PASSED = 0,
+    FAR__WIRE_REF_CREATED = 1, /* REQUEST only, once: the result shall stay under this id */
+} far__wire_ref_kind;
+
+/* A reference that a message carries. The parent of the new fork is a fork of the message's sender, who
+ * drew the fork's number too, so neither's worker is on the wire. */
+typedef struct far__wire_ref {
+    uint8_t kind;
+    far__wire_worker owner;
+    far__wire_ref_id id; /* with `owner`, the reference's name */
+    uint64_t fork;       /* of the copy that travels: a counter of the sender's, from 1 */
+} far__wire_ref;
+
 /* Which fields are on the wire depends on the type; the others are zero after decoding (of `ack` only
  * the first ack_count are set). */
 typedef struct far__wire_header {
@@ -58,7 +85,10 @@ typedef struct far__wire_header {
     uint64_t sequence; /* RETRY: number among the retried calls of this pair */
     const char *name;  /* REQUEST by name; borrowed, not zero-terminated */
     uint16_t name_size;
-    uint16_t ref_count;    /* REQUEST, REPLY: references carried; not built yet: refused */
+    uint16_t ref_count; /* REQUEST, REPLY: references carried */
+    uint64_t
+        ref_number; /* with ref_count > 0: of this message among those with references, from 1 */
+    const uint8_t *refs;   /* their bytes, ref_count * FAR__WIRE_REF_SIZE; borrowed */
     uint64_t credit_bytes; /* CREDIT: totals since the connection began */
     uint64_t credit_calls;
     uint64_t ack_mark; /* ACK: all sequences below are finished */
@@ -71,10 +101,17 @@ typedef struct far__wire_header {
 void far__wire_encode(const far__wire_header *header, far__writer *w);
 /* Bytes that far__wire_encode will write. */
 size_t far__wire_size(const far__wire_header *header);
-/* FAR_EPROTO: malformed; FAR_EUNSUPPORTED: well-formed but of a kind that is not built yet. `why`
- * becomes a static text that names the field, or NULL on success. `out` borrows from `data`; after
- * FAR_EUNSUPPORTED it is filled too, so that the refusal can name its call. */
+/* FAR_EPROTO: malformed. `why` becomes a static text that names the field, or NULL on success. `out`
+ * borrows from `data`. */
 far_status far__wire_decode(const void *data, size_t size, far__wire_header *out,
                             const char **why) FAR_MUST_USE;
+
+/* One reference of the list, as in far__wire_header.refs. */
+void far__wire_put_ref(const far__wire_ref *ref, far__writer *w);
+/* Reference `i` of a decoded header (i < ref_count); far__wire_decode has found it well-formed. */
+far__wire_ref far__wire_ref_at(const far__wire_header *header, size_t i);
+/* 12 bytes each; nothing is checked but the reader's end. */
+void far__wire_put_worker(const far__wire_worker *worker, far__writer *w);
+far__wire_worker far__wire_get_worker(far__reader *r);
 
 #endif

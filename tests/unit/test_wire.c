@@ -6,7 +6,7 @@
 
 #include "proto/wire.h"
 
-enum { ROOM = 4096 };
+enum { ROOM = FAR__WIRE_HEADER_MAX + 64 };
 
 static size_t encode(const far__wire_header *header, uint8_t bytes[ROOM])
 {
@@ -40,6 +40,9 @@ static void assert_same(const far__wire_header *a, const far__wire_header *b)
     if (a->name_size)
         assert_memory_equal(a->name, b->name, a->name_size);
     assert_int_equal(a->ref_count, b->ref_count);
+    assert_int_equal(a->ref_number, b->ref_number);
+    if (a->ref_count)
+        assert_memory_equal(a->refs, b->refs, (size_t)a->ref_count * FAR__WIRE_REF_SIZE);
     assert_int_equal(a->credit_bytes, b->credit_bytes);
     assert_int_equal(a->credit_calls, b->credit_calls);
     assert_int_equal(a->ack_mark, b->ack_mark);
@@ -49,6 +52,15 @@ static void assert_same(const far__wire_header *a, const far__wire_header *b)
         assert_int_equal(a->ack[i].last, b->ack[i].last);
     }
 }
+
+/* Two references: one that is passed on, and a creation. */
+static const uint8_t two_refs[2 * FAR__WIRE_REF_SIZE] = {
+    /* kind, owner, maker, counter, fork */
+    0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0x11, 0x12, 0, 0, 0, 0, 0, 0x18, 3, 0, 0, 0, /**/
+    0x21, 0, 0, 0, 0, 0, 0, 0x28, 0x31, 0, 0, 0, 0, 0, 0, 0, 0x41, 0x42, 0, 0, 0, 0, 0, 0,
+    /* the second */
+    1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, /**/
+    1, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0};
 
 /* One header of each form. */
 static const far__wire_header samples[] = {
@@ -90,6 +102,18 @@ static const far__wire_header samples[] = {
      .ack = {{11, 11}, {13, 20}, {22, UINT64_MAX}}},
     {.type = FAR__WIRE_DIAL_ME},
     {.type = FAR__WIRE_RESEND, .call_id = 4},
+    {.type = FAR__WIRE_REQUEST,
+     .call_id = 5,
+     .name = "f",
+     .name_size = 1,
+     .ref_count = 2,
+     .ref_number = 5,
+     .refs = two_refs},
+    {.type = FAR__WIRE_REPLY,
+     .call_id = 5,
+     .ref_count = 1,
+     .ref_number = UINT64_MAX,
+     .refs = two_refs},
 };
 enum { SAMPLES = sizeof samples / sizeof *samples };
 
@@ -265,26 +289,131 @@ static void names_have_a_limit(void **state)
     assert_status(FAR_EPROTO, decode(bytes, size + 1, &out));
 }
 
-static void references_are_refused_by_name(void **state)
+/* What is wrong with this header, followed by `trail` bytes; "": nothing. */
+static const char *why_of(const far__wire_header *header, size_t trail)
+{
+    static uint8_t bytes[ROOM];
+    far__wire_header out;
+    const char *why = NULL;
+    size_t size = encode(header, bytes);
+    far_status status = far__wire_decode(bytes, size + trail, &out, &why);
+    assert_status(why ? FAR_EPROTO : FAR_OK, status);
+    return why ? why : "";
+}
+
+static void references_come_back_one_by_one(void **state)
 {
     (void)state;
-    static const uint8_t kinds[] = {FAR__WIRE_REQUEST, FAR__WIRE_REPLY};
-    for (size_t i = 0; i < sizeof kinds; i++) {
-        far__wire_header header = {.type = kinds[i],
-                                   .call_id = 42,
-                                   .ref_count = 300,
-                                   .name = "f",
-                                   .name_size = kinds[i] == FAR__WIRE_REQUEST};
-        uint8_t bytes[ROOM];
-        size_t size = encode(&header, bytes);
-        far__wire_header out;
-        const char *why = NULL;
-        /* With and without the references themselves behind the name. */
-        assert_status(FAR_EUNSUPPORTED, far__wire_decode(bytes, size, &out, &why));
-        assert_status(FAR_EUNSUPPORTED, far__wire_decode(bytes, size + 64, &out, &why));
-        assert_string_equal(why, "references are not built yet");
-        assert_same(&header, &out);
+    far__wire_header header = {.type = FAR__WIRE_REQUEST,
+                               .call_id = 1,
+                               .name = "f",
+                               .name_size = 1,
+                               .ref_count = 2,
+                               .ref_number = 5,
+                               .refs = two_refs};
+    static uint8_t bytes[ROOM];
+    far__wire_header out;
+    assert_ok(decode(bytes, encode(&header, bytes), &out));
+    far__wire_ref first = far__wire_ref_at(&out, 0), second = far__wire_ref_at(&out, 1);
+    assert_int_equal(first.kind, FAR__WIRE_REF_PASSED);
+    assert_int_equal(first.owner.id, 2);
+    assert_int_equal(first.owner.incarnation, 0x1800000000001211);
+    assert_int_equal(first.id.maker.id, 3);
+    assert_int_equal(first.id.maker.incarnation, 0x2800000000000021);
+    assert_int_equal(first.id.counter, 0x31);
+    assert_int_equal(first.fork, 0x4241);
+    assert_int_equal(second.kind, FAR__WIRE_REF_CREATED);
+    assert_int_equal(second.fork, 7);
+    uint8_t again[2 * FAR__WIRE_REF_SIZE];
+    far__writer w = far__writer_over(again, sizeof again);
+    far__wire_put_ref(&first, &w);
+    far__wire_put_ref(&second, &w);
+    assert_false(w.failed);
+    assert_memory_equal(again, two_refs, sizeof again);
+    assert_int_equal(far__wire_size(&header), 25 + 8 + sizeof two_refs);
+}
+
+static void references_are_checked(void **state)
+{
+    (void)state;
+    uint8_t refs[2 * FAR__WIRE_REF_SIZE];
+    far__wire_header header = {.type = FAR__WIRE_REQUEST,
+                               .call_id = 1,
+                               .name = "f",
+                               .name_size = 1,
+                               .ref_count = 2,
+                               .ref_number = 5,
+                               .refs = refs};
+    static const struct {
+        size_t at;
+        uint8_t value;
+        const char *why;
+    } cases[] = {
+        {0, 2, "references: unknown kind"},
+        {0, 255, "references: unknown kind"},
+        {1, 1, "references: unknown kind"},
+        {7, 1, "references: unknown kind"},
+        {32, 0, "references: number zero"},                      /* of the id */
+        {FAR__WIRE_REF_SIZE + 40, 0, "references: number zero"}, /* of the fork */
+        {0, 1, "references: one creation a request"},            /* the second is one too */
+        {FAR__WIRE_REF_SIZE, 0, ""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        memcpy(refs, two_refs, sizeof refs);
+        refs[cases[i].at] = cases[i].value;
+        assert_string_equal(why_of(&header, 0), cases[i].why);
     }
+    memcpy(refs, two_refs, sizeof refs);
+    assert_string_equal(why_of(&header, 0), "");
+    assert_string_equal(why_of(&header, 1), "header: bytes after its end");
+    header.type = FAR__WIRE_REPLY;
+    assert_string_equal(why_of(&header, 0), "references: one creation a request");
+    header.ref_count = 1;
+    assert_string_equal(why_of(&header, 0), "");
+
+    /* The message's number is not 0. */
+    uint8_t bytes[ROOM];
+    far__wire_header out;
+    const char *why = NULL;
+    size_t size = encode(&header, bytes);
+    bytes[16] = 0;
+    assert_status(FAR_EPROTO, far__wire_decode(bytes, size, &out, &why));
+    assert_string_equal(why, "references: message number zero");
+}
+
+static void references_have_a_limit_that_fits_the_header(void **state)
+{
+    (void)state;
+    static uint8_t refs[(FAR__WIRE_REFS_MAX + 1) * FAR__WIRE_REF_SIZE], bytes[ROOM];
+    char name[FAR__WIRE_NAME_MAX];
+    memset(name, 'n', sizeof name);
+    for (size_t i = 0; i <= FAR__WIRE_REFS_MAX; i++)
+        memcpy(refs + i * FAR__WIRE_REF_SIZE, two_refs, FAR__WIRE_REF_SIZE);
+    far__wire_header header = {.type = FAR__WIRE_REQUEST,
+                               .flags = FAR__WIRE_RETRY,
+                               .naming = FAR__WIRE_BY_NAME_AND_ID,
+                               .call_id = 1,
+                               .sequence = 1,
+                               .name = name,
+                               .name_size = sizeof name,
+                               .ref_count = FAR__WIRE_REFS_MAX,
+                               .ref_number = 1,
+                               .refs = refs};
+    far__wire_header out;
+    size_t size = encode(&header, bytes);
+    assert_true(size <= FAR__WIRE_HEADER_MAX);
+    assert_ok(decode(bytes, size, &out));
+    assert_same(&header, &out);
+    /* One more, as a peer without the limit would write it. */
+    header.naming = FAR__WIRE_BY_NAME;
+    header.name_size = 1;
+    size = encode(&header, bytes);
+    memcpy(bytes + size, two_refs, FAR__WIRE_REF_SIZE);
+    bytes[6] = (FAR__WIRE_REFS_MAX + 1) & 255;
+    bytes[7] = (FAR__WIRE_REFS_MAX + 1) >> 8;
+    const char *why = NULL;
+    assert_status(FAR_EPROTO, far__wire_decode(bytes, size + FAR__WIRE_REF_SIZE, &out, &why));
+    assert_string_equal(why, "references: more than 512");
 }
 
 static void acknowledged_ranges_ascend(void **state)
@@ -330,7 +459,9 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(requests_are_consistent),
     cmocka_unit_test(calls_have_an_id),
     cmocka_unit_test(names_have_a_limit),
-    cmocka_unit_test(references_are_refused_by_name),
+    cmocka_unit_test(references_come_back_one_by_one),
+    cmocka_unit_test(references_are_checked),
+    cmocka_unit_test(references_have_a_limit_that_fits_the_header),
     cmocka_unit_test(acknowledged_ranges_ascend),
 };
 FAR_TEST_MAIN(tests)
