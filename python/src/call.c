@@ -223,14 +223,16 @@ static int pack_call(far__py_agent *agent, const call_args *c, outgoing *o)
     return rc;
 }
 
-/* The limit runs from entering the call, so what packing took is taken off. */
+/* The limit runs from entering the call, so what packing took is taken off, if it is worth a word: the
+ * limit also stands in the text of the error. */
 static void count_packing(outgoing *o, far_duration begun)
 {
     if (o->limit <= 0)
         return;
     far_duration took = far__py_now() - begun;
-    if (took > o->limit / 100)
-        o->packing = took;
+    if (took <= o->limit / 100)
+        return;
+    o->packing = took;
     o->limit = took < o->limit ? o->limit - took : 1;
 }
 

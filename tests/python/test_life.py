@@ -515,6 +515,18 @@ def test_message_size_max(job):
     assert farcall.rpc_sync("w1", len, (b"x" * 1000,)) == 1000
 
 
+def test_five_gibibytes(job):
+    """Above the limit: said at the call. The pages of the array are never touched."""
+    np = pytest.importorskip("numpy")
+    job(workers=2, options=farcall.Options(message_size_max=1 << 32))
+    huge = np.zeros(5 << 30, np.uint8)
+    for func in (functions.describe, "test.echo"):
+        for call in (farcall.rpc_sync, farcall.rpc_async):
+            with pytest.raises(farcall.SerializationError, match="limit"):
+                call("w1", func, (huge,))
+    assert farcall.rpc_sync("w1", functions.echo, (b"",)) == b""
+
+
 def test_one_thread_at_most(job):
     job(workers=2, options=farcall.Options(threads=1, threads_max=1))
     assert [farcall.rpc_sync("w1", functions.forward, ("w0", functions.add, (i, 1))) for i in range(20)]
