@@ -70,6 +70,9 @@ void far__join_answer_all(far_agent *a, far_status failed, const char *text)
         else
             reply_roster(a, in);
     }
+    far__mutex_lock(&a->lock);
+    a->failure_told = a->failure_told || failed != FAR_OK;
+    far__mutex_unlock(&a->lock);
     atomic_fetch_add(&a->joined_word, 1);
     far__futex_wake(&a->joined_word, INT_MAX);
 }
@@ -122,7 +125,7 @@ static bool read_wish(far_message *m, wish *w)
 }
 
 static far_status admit(far_agent *a, const far__join *join, far_worker_id *id, bool *complete,
-                        far_error *error)
+                        bool *failed, far_error *error)
 {
     far__mutex_lock(&a->lock);
     far_status status = FAR_ECLOSED;
@@ -135,6 +138,7 @@ static far_status admit(far_agent *a, const far__join *join, far_worker_id *id, 
     if (status == FAR_OK)
         status = far__agreement_add(&a->agreement, *id);
     *complete = far__roster_complete(&a->roster);
+    *failed = a->roster.failed != FAR_OK;
     far__mutex_unlock(&a->lock);
     return status;
 }
@@ -147,17 +151,17 @@ static void on_join(far_incoming *in, void *arg)
     far_error error = {.text = "the request to join cannot be read"};
     far_status status = w ? FAR_EPROTO : FAR_ENOMEM;
     far_worker_id id = FAR__ID_NONE;
-    bool complete = false;
+    bool complete = false, failed = false;
     /* Only under its own name: the handshake proved it. */
     if (w && read_wish(in->message, w) && strcmp(w->name, l->caller.name) == 0 &&
         w->join.incarnation == l->caller.incarnation && a->self.id == 0)
-        status = admit(a, &w->join, &id, &complete, &error);
+        status = admit(a, &w->join, &id, &complete, &failed, &error);
     far__mem_free(w);
     if (status != FAR_OK) {
-        bool failed = a->roster.failed != FAR_OK;
+        /* It first: once all are answered rank 0 may leave. */
+        refuse(in, status, error.text);
         if (failed) /* a world of fixed size cannot come up any more: all learn it */
             far__join_answer_all(a, status, error.text);
-        refuse(in, status, error.text);
         return;
     }
     l->caller.id = id;

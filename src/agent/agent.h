@@ -150,6 +150,7 @@ struct far_agent {
     far__list dirty; /* links with appended replies, counted */
     far__roster roster;
     far__list joiners; /* rank 0: far_incoming waiting for the world */
+    bool failure_told; /* rank 0: to them, so that it may leave */
     far__agreement agreement;
     far__list leavers; /* rank 0: far_incoming of far.shutdown */
     bool leading;      /* rank 0: the agreement machine runs */

@@ -71,7 +71,7 @@ static far_status root_wait(far_agent *a, int64_t deadline, far_error *error)
         char missing[512];
         uint32_t word = atomic_load(&a->joined_word);
         far__mutex_lock(&a->lock);
-        far_status failed = a->roster.failed;
+        far_status failed = a->failure_told ? a->roster.failed : FAR_OK;
         bool complete = far__roster_complete(&a->roster);
         if (failed != FAR_OK)
             far__error_set(error, failed, "%s", a->roster.failed_text);
