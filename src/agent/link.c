@@ -319,7 +319,8 @@ void far__link_mark_dirty(far__link *l)
 {
     far_agent *a = l->agent;
     far__mutex_lock(&a->lock);
-    if (far__list_empty(&l->in_dirty)) {
+    /* Closing flushes once; who comes after that would wait, and keep the agent, for ever. */
+    if (far__list_empty(&l->in_dirty) && atomic_load(&a->state) < FAR__AGENT_CLOSING) {
         far__link_ref(l);
         far__list_add_tail(&a->dirty, &l->in_dirty);
     }
