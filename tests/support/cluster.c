@@ -78,22 +78,40 @@ static void be_private(void)
         unsetenv(names[i]);
 }
 
-static uint16_t free_port(bool v6)
+/* Is nobody there? Bound as the library does it. */
+static bool is_free(bool v6, uint16_t port)
 {
     union {
         struct sockaddr any;
         struct sockaddr_in v4;
         struct sockaddr_in6 v6;
     } at = {.any.sa_family = v6 ? AF_INET6 : AF_INET};
+    at.v4.sin_port = htons(port); /* both families keep it at the same place */
     if (v6)
         at.v6.sin6_addr = in6addr_loopback;
     else
         at.v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = v6 ? sizeof at.v6 : sizeof at.v4;
-    int fd = socket(at.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    must(fd >= 0 && bind(fd, &at.any, size) == 0 && getsockname(fd, &at.any, &size) == 0);
+    int one = 1, fd = socket(at.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    must(fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) == 0);
+    bool ok = bind(fd, &at.any, v6 ? sizeof at.v6 : sizeof at.v4) == 0 && listen(fd, 1) == 0;
     close(fd);
-    return ntohs(v6 ? at.v6.sin6_port : at.v4.sin_port);
+    return ok;
+}
+
+/* Below those that the kernel gives away itself: one of those may be taken by any connection of another
+ * test before this one comes to listen. */
+static uint16_t free_port(bool v6)
+{
+    enum { FROM = 12000, COUNT = 20000 };
+    static unsigned next;
+    if (!next)
+        next = (unsigned)getpid() * 37;
+    for (unsigned i = 0; i < COUNT; i++) {
+        uint16_t port = (uint16_t)(FROM + next++ % COUNT);
+        if (is_free(v6, port))
+            return port;
+    }
+    cluster_fail(__FILE__, __LINE__, "a port is free");
 }
 
 void cluster_place(cluster_net net, char init[256])
