@@ -325,6 +325,8 @@ void far__link_mark_dirty(far__link *l)
         far__list_add_tail(&a->dirty, &l->in_dirty);
     }
     far__mutex_unlock(&a->lock);
+    if (!far__agent_is_open(a)) /* the last one to do it may have been here already */
+        far__agent_flush_links(a);
 }
 
 void far__agent_flush_links(far_agent *a)
