@@ -3,9 +3,17 @@
 
     import farcall
 
-    farcall.init_rpc("worker0", rank=0, world_size=2)
+    farcall.init_rpc("worker0", rank=0, world_size=2, init_method="tcp://host-of-rank-0:29500")
     farcall.rpc_sync("worker1", pow, args=(2, 10), timeout=1.0)
     farcall.shutdown()
+
+joining and leaving    init_rpc, shutdown, Options; Agent for several in one process
+calling                rpc_sync, rpc_async, Future, wait_all, collect_all
+being called           export, current_call
+limits                 the timeout of each call, set_rpc_timeout, get_rpc_timeout
+who is there           get_worker_info, get_worker_infos, WorkerInfo
+what went wrong        RpcError and its kinds: RpcTimeoutError, WorkerLostError, ...
+what goes on           metrics, debug_info, FARCALL_LOG=debug in the environment
 """
 
 from ._farcall import Future, collect_all, current_call, rpc_async, rpc_sync, version

@@ -16,27 +16,31 @@ _LEVELS = ("error", "warning", "info", "debug")
 
 @dataclass(frozen=True)
 class Options:
-    """Options of :func:`farcall.init_rpc` and :class:`farcall.Agent`. All have working defaults."""
+    """Options of :func:`farcall.init_rpc` and :class:`farcall.Agent`. All have working defaults.
 
-    #: The job's secret. None: FARCALL_SECRET, else the file FARCALL_SECRET_FILE, else the user's own
-    #: secret file, which is made at first use.
+    secret: the job's. None: FARCALL_SECRET, else the file FARCALL_SECRET_FILE, else the user's own
+    secret file, which is made at first use.
+    bind_address: numeric address or name of the interface to listen on. None: FARCALL_BIND, else
+    chosen by the route to rank 0.
+    transports: which may be used: "unix" (workers of one machine) and "tcp".
+    init_timeout: limit of joining the job, in seconds or as a timedelta; 0: no limit.
+    threads: handler threads that are started whenever a call finds none idle.
+    threads_max: handler threads at most; those above ``threads`` start only when nothing moves on.
+    message_size_max: bytes of one message, arrays included.
+    log_level: what is written to stderr: "error", "warning", "info" or "debug". FARCALL_LOG
+    overrides it.
+    inherit_deadline: calls made inside a handler get no more time than the handler's own caller has
+    left.
+    """
+
     secret: Union[None, str, bytes] = None
-    #: Numeric address or name of the interface to listen on. None: FARCALL_BIND, else chosen by the
-    #: route to rank 0.
     bind_address: Optional[str] = None
-    #: Which transports may be used: "unix" (workers of one machine) and "tcp".
     transports: Tuple[str, ...] = ("unix", "tcp")
-    #: Limit of joining the job, in seconds or as a timedelta; 0: no limit.
     init_timeout: Timeout = 300.0
-    #: Handler threads that are started whenever a call finds none idle.
     threads: int = 16
-    #: Handler threads at most; those above ``threads`` are started only when nothing moves on.
     threads_max: int = 512
-    #: Bytes of one message, arrays included.
     message_size_max: int = 64 << 30
-    #: What is written to stderr: "error", "warning", "info" or "debug". FARCALL_LOG overrides it.
     log_level: str = "warning"
-    #: Calls made inside a handler get no more time than the handler's own caller has left.
     inherit_deadline: bool = False
 
     def __post_init__(self) -> None:
