@@ -111,16 +111,16 @@ def resolve(method: str) -> Tuple[Any, Optional[Place]]:
         module = importlib.import_module(module_name)
     except Exception as error:
         raise UnknownFunctionError(
-            f"module {module_name!r} of function {qualname!r} cannot be imported here "
-            f"({type(error).__name__}: {error}); {REMEDY}"
+            f"module {module_name!r} of function {qualname!r} cannot be imported at the "
+            f"worker that was called ({type(error).__name__}: {error}); {REMEDY}"
         ) from error
     try:
         func = _walk(module, path)
     except AttributeError:
         where = "; its main program is another one" if module_name == "__main__" else ""
         raise UnknownFunctionError(
-            f"module {module_name!r} has no function {qualname!r} at this worker{where}; "
-            f"{REMEDY}"
+            f"module {module_name!r} has no function {qualname!r} at the worker that was "
+            f"called{where}; {REMEDY}"
         ) from None
     if not callable(func):
         raise UnknownFunctionError(f"{qualname!r} of module {module_name!r} cannot be called")

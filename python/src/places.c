@@ -105,7 +105,8 @@ PyObject *far__py_function(far__py_state *st, const char *method)
         Py_XINCREF(func);
         if (!func && !PyErr_Occurred())
             PyErr_Format(st->UnknownFunctionError,
-                         "no function is exported as '%U' here; export it by farcall.export('%U')",
+                         "the worker that was called exports no function '%U'; "
+                         "farcall.export('%U') there does that",
                          name, name);
     }
     Py_DECREF(name);
