@@ -131,8 +131,8 @@ static far_status admit(far_agent *a, const far__join *join, far_worker_id *id, 
     far_status status = FAR_ECLOSED;
     if (a->roster.failed != FAR_OK)
         status = far__error_set(error, a->roster.failed, "%s", a->roster.failed_text);
-    else if (a->left || far__agreement_all_asked(&a->agreement))
-        far__error_set(error, status, "the job is shutting down");
+    else if (a->left || far__agreement_all_asked(&a->agreement)) /* the next job may follow here */
+        status = far__error_set(error, FAR_EPEER, "the job is shutting down");
     else
         status = far__roster_admit(&a->roster, join, id, error);
     if (status == FAR_OK)
