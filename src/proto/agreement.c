@@ -11,6 +11,8 @@
  * Floor: proto. Thread: the agent's roster lock. */
 #include "proto/agreement.h"
 
+#include <assert.h>
+
 #include <string.h>
 
 #include "base/mem.h"
@@ -179,4 +181,10 @@ far__agreement_step far__agreement_next(far__agreement *a)
 void far__agreement_retry(far__agreement *a)
 {
     a->pausing = false;
+}
+
+void far__agreement_again(far__agreement *a)
+{
+    assert(a->agreed);
+    a->agreed = a->last_quiet = a->polling = a->spoiled = a->pausing = false;
 }

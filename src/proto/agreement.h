@@ -55,6 +55,8 @@ void far__agreement_report(far__agreement *a, uint64_t round, far_worker_id id, 
 far__agreement_step far__agreement_next(far__agreement *a);
 /* The pause after such a round is over. */
 void far__agreement_retry(far__agreement *a);
+/* After DONE: a second agreement among the same members, who have asked already. Rounds count on. */
+void far__agreement_again(far__agreement *a);
 /* Everybody who is not gone has asked: closing() is true. */
 bool far__agreement_all_asked(const far__agreement *a);
 /* The first member that has not asked; false: none. */

@@ -36,6 +36,8 @@ void far__message_destroy(far_message *message, far_buffer **orphans)
 {
     if (!message)
         return;
+    if (message->refs)
+        message->refs_end(message);
     far__values_free(message->values);
     for (size_t i = 0; i < message->segment_count; i++)
         far__buffer_drop(message->segments[i], orphans);
@@ -44,6 +46,25 @@ void far__message_destroy(far_message *message, far_buffer **orphans)
         far__mem_free(message->body);
     far__buffer_drop(message->body_buffer, orphans);
     far__mem_free(message);
+}
+
+far_status far__message_clone(const far_message *from, far_message **out)
+{
+    far_message *m;
+    far_status status = far_message_create(from->encoding, &m);
+    if (status != FAR_OK)
+        return status;
+    if (from->body_buffer)
+        status = far_message_set_body(m, far_buffer_hold(from->body_buffer));
+    else
+        status = far_message_append(m, from->body, from->body_size);
+    for (size_t i = 0; i < from->segment_count && status == FAR_OK; i++)
+        status = far_message_add_segment(m, far_buffer_hold(from->segments[i]), NULL);
+    if (status == FAR_OK)
+        *out = m;
+    else
+        far_message_discard(m);
+    return status;
 }
 
 void far_message_discard(far_message *message)
