@@ -255,6 +255,7 @@ FAR_API far_status far_value_to_dlpack(const far_message *message, const far_val
 typedef struct far_agent far_agent;       /* one worker of a job */
 typedef struct far_future far_future;     /* the result of a call, once it is there */
 typedef struct far_incoming far_incoming; /* a call being served */
+typedef struct far_rref far_rref;         /* a reference to a value that lives at a worker */
 
 typedef uint32_t far_worker_id;
 
@@ -329,6 +330,11 @@ typedef struct far_options {
     size_t method_count;
     far_handler fallback; /* serves names that are not registered; NULL: FAR_ENOMETHOD */
     void *fallback_arg;
+    far_handler fetch; /* serves the fetch of a value that is no message (far_rref_create,
+                          far_incoming_keep): far_incoming_kept gives the value; NULL: refused */
+    void *fetch_arg;
+    far_duration
+        lost_grace; /* how long an owner keeps the references of a lost worker; default 15 s */
 
     far_alloc_fn alloc;
     void *alloc_arg;
@@ -400,6 +406,9 @@ FAR_API far_status far_agent_workers(far_agent *agent, far_worker *out, size_t c
     X(connections_refused, "handshakes that failed")                                               \
     X(calls_pending, "now: calls made here that have not ended")                                   \
     X(calls_serving, "now: calls received that have not been answered")                            \
+    X(rrefs_held, "now: references held by the program")                                           \
+    X(rrefs_owned, "now: values kept here for references")                                         \
+    X(rrefs_lent, "now: copies elsewhere of references to values kept here")                       \
     X(threads, "now: handler threads")
 
 typedef struct far_counters {
@@ -487,6 +496,70 @@ FAR_API bool far_future_complete(far_future *future, far_message *message);
 /* Copies the text. False: it had ended already. */
 FAR_API bool far_future_fail(far_future *future, far_status status, const char *text);
 
+/* ------------------------------------------------------------------------------- references */
+
+/* A far_rref is a counted handle. Its value lives at the owner and is freed when no handle is left
+ * anywhere. Handles are passed in messages; distributed counting is described in docs/references.md. */
+
+/* Runs `method` at `to`, this worker included, and keeps the result there. Takes `message`. Returns at
+ * once; whether it worked shows at each use of the reference. `timeout` covers the running of the
+ * function at the owner. Errors at once as far_call. One handle is returned. */
+FAR_API far_status far_remote(far_agent *agent, far_worker_id to, const char *method,
+                              far_message *message, far_duration timeout,
+                              far_rref **out) FAR_MUST_USE;
+/* A reference to a value of this worker: free_fn(value) runs once nobody refers to it any more, where
+ * free_fn of a buffer without FAR_BUFFER_FREE_ANYWHERE may run. On failure it does not run.
+ * `value` must not be NULL. FAR_ECLOSED, FAR_ENOMEM. */
+FAR_API far_status far_rref_create(far_agent *agent, void *value, far_free_fn free_fn,
+                                   far_rref **out) FAR_MUST_USE;
+FAR_API far_rref *far_rref_hold(far_rref *rref);
+FAR_API void far_rref_release(far_rref *rref); /* NULL is accepted; sends nothing by itself */
+
+FAR_API bool far_rref_is_owner(const far_rref *rref);
+/* Fills id, incarnation and (if known) name of the worker where the value lives. */
+FAR_API void far_rref_owner(const far_rref *rref, far_worker *out);
+/* The owner has said that it knows this reference. */
+FAR_API bool far_rref_confirmed(const far_rref *rref);
+/* Do both refer to the same value? And a hash that agrees with it. */
+FAR_API bool far_rref_same(const far_rref *a, const far_rref *b);
+FAR_API uint64_t far_rref_hash(const far_rref *rref);
+/* For people: "worker 1, reference 0:5, CONFIRMED". Cut to `size`. */
+FAR_API void far_rref_describe(const far_rref *rref, char *text, size_t size);
+
+/* A future that ends when it is known whether the value exists: at the owner once it is made, at the
+ * creator once the owner has said so, at others at once. It ends with the error of the creation. Its
+ * result is an empty message. One reference is returned. */
+FAR_API far_status far_rref_settled(far_rref *rref, far_future **out) FAR_MUST_USE;
+/* The owner's value, borrowed while `rref` is held; NULL if it is a message (a C handler's reply).
+ * FAR_EAGAIN: being made. FAR_EINVAL: this worker is not the owner. Else what the creation failed
+ * with. */
+FAR_API far_status far_rref_value(far_rref *rref, void **out) FAR_MUST_USE;
+/* Brings the value here, as far_call: at the owner too. `encoding` is what the caller would like;
+ * far_message_encoding of the result says what came. */
+FAR_API far_status far_rref_fetch(far_rref *rref, far_encoding encoding, far_duration timeout,
+                                  unsigned flags, far_future **out) FAR_MUST_USE;
+
+/* Puts a reference into a message, for its body to name it by *index; borrows. The same reference
+ * again gives the same index. What its creation failed with, if that is known; FAR_ETOOBIG: too many;
+ * FAR_EINVAL: of another agent; FAR_ENOMEM. */
+FAR_API far_status far_message_add_rref(far_message *message, far_rref *rref,
+                                        size_t *index) FAR_MUST_USE;
+FAR_API size_t far_message_rref_count(const far_message *message);
+/* A handle on reference `index` of a received message, any number of times. FAR_EINVAL: no such. */
+FAR_API far_status far_message_rref(far_message *message, size_t index,
+                                    far_rref **out) FAR_MUST_USE;
+
+/* What references there are. Borrowed strings end with the callback, which must not call farcall. */
+typedef struct far_rref_info {
+    far_worker_id owner;
+    bool is_owner, held; /* held: by this program */
+    const char *state;
+    const far_worker_id *holders; /* is_owner: who holds forks of it */
+    size_t holder_count;
+} far_rref_info;
+FAR_API void far_agent_rrefs(far_agent *agent, void (*fn)(const far_rref_info *info, void *arg),
+                             void *arg);
+
 /* -------------------------------------------------------------------------- serving: a handler */
 
 FAR_API far_agent *far_incoming_agent(const far_incoming *call);         /* borrowed */
@@ -500,6 +573,15 @@ FAR_API far_duration far_incoming_remaining(const far_incoming *call);
 FAR_API bool far_incoming_cancelled(const far_incoming *call);
 /* Every worker has asked for shutdown: a service loop should return. */
 FAR_API bool far_incoming_closing(const far_incoming *call);
+/* The call came by far_remote: its result is to stay here. far_incoming_reply keeps the message,
+ * far_incoming_keep another value. */
+FAR_API bool far_incoming_is_remote(const far_incoming *call);
+/* Ends a call that came by far_remote: takes `call` and keeps `value`, as far_rref_create (also when it
+ * has expired: then free_fn runs soon). For other calls: fails them. */
+FAR_API void far_incoming_keep(far_incoming *call, void *value, far_free_fn free_fn);
+/* Of a call to the fetch handler: the value asked for, borrowed until the answer; what the caller would
+ * like it to be encoded as. */
+FAR_API void *far_incoming_kept(const far_incoming *call, far_encoding *encoding);
 /* Answers; takes `message` (NULL: an empty raw one) and `call`. Errors end the call at its caller. */
 FAR_API void far_incoming_reply(far_incoming *call, far_message *message);
 /* Answers with an error; takes `call` and `payload` (may be NULL), copies the strings (`type_name`

@@ -220,6 +220,8 @@ static void on_roster(far_incoming *in, void *arg)
         refuse(in, status, "the roster cannot be read");
     else
         reply_nil(in);
+    if (status == FAR_OK && changed)
+        far__refs_worker_lost(a);
 }
 
 static void announce_to(far_agent *a, far_worker_id id)

@@ -32,6 +32,7 @@ void far_options_init(far_options *o)
         .threads = 16,
         .threads_max = 512,
         .message_size_max = (uint64_t)64 << 30,
+        .lost_grace = FAR__REFS_GRACE,
         .log_level = FAR_LOG_WARNING,
     };
 }
@@ -59,6 +60,8 @@ static far_status check_options(const far_options *o, far_error *error)
         return far__error_set(error, FAR_EINVAL, "options.init_timeout: negative");
     if (o->default_timeout < 0)
         return far__error_set(error, FAR_EINVAL, "options.default_timeout: negative");
+    if (o->lost_grace < 0)
+        return far__error_set(error, FAR_EINVAL, "options.lost_grace: negative");
     if (o->threads < 1 || o->threads_max < 1)
         return far__error_set(error, FAR_EINVAL, "options.threads, threads_max: at least 1");
     if (o->message_size_max < 4096)
@@ -84,6 +87,9 @@ static far_status copy_options(far_agent *a, const far_options *o, far_error *er
     a->init_timeout = o->init_timeout;
     a->message_size_max = o->message_size_max;
     a->foreign = o->foreign_threads;
+    a->fetch = o->fetch;
+    a->fetch_arg = o->fetch_arg;
+    a->lost_grace = o->lost_grace;
     atomic_init(&a->default_timeout, o->default_timeout);
     far__log_init(&a->log, o->log, o->log_arg, o->log_level);
     if (o->secret) {
@@ -278,6 +284,7 @@ static far_status create_parts(far_agent *a, const far_options *o)
 /* Frees what was made, in any stage; nothing runs any more. */
 static void destroy(far_agent *a)
 {
+    far__refs_end(a);
     for (int i = 0; i < a->slot_count; i++)
         a->slots[i].ops->destroy(a->slots[i].transport);
     if (a->executor)
@@ -341,6 +348,8 @@ far_status far_agent_create(const far_options *o, far_agent **out, far_error *er
         status = far__join_methods(a);
     if (status == FAR_OK)
         status = far__leave_methods(a);
+    if (status == FAR_OK)
+        status = far__refs_methods(a);
     if (status == FAR_OK)
         status = create_parts(a, o);
     if (status != FAR_OK) {
@@ -431,6 +440,7 @@ static void close_on_loop(far__task *task)
         far__peer_shut(a->self_peer, FAR_ECLOSED, why);
     if (a->self_link)
         far__link_shut(a->self_link);
+    far__refs_stop(a);
     far__link *l;
     while ((l = first_link(a))) {
         far__link_shut(l);
@@ -461,6 +471,7 @@ static void close_now(far_agent *a)
         j->run(j);
     }
     far__loop_stop(a->loop);
+    far__refs_drained(a); /* the last answers of the machine's calls came after far__refs_stop */
     far__service_stop(&a->service);
     far__mutex_lock(&open_lock);
     far__list_remove(&a->in_open);
@@ -645,6 +656,13 @@ void far_agent_counters(far_agent *a, far_counters *out)
 #define READ(name, text) out->name = atomic_load_explicit(&a->counters.name, memory_order_relaxed);
     FAR_COUNTER_MAP(READ)
 #undef READ
+    if (a->refs_there && !a->forked) {
+        far__refs_lock(a);
+        out->rrefs_held = a->rrefs.counts.held;
+        out->rrefs_owned = a->rrefs.counts.entries;
+        out->rrefs_lent = a->rrefs.counts.lives;
+        far__refs_unlock(a);
+    }
     if (atomic_load(&a->state) < FAR__AGENT_CLOSED)
         out->threads = far__executor_threads(a->executor);
 }

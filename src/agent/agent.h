@@ -8,6 +8,7 @@
  *   admit.c    rank 0 lets workers in
  *   meet.c     where rank 0 is                leave.c     the agreement to go
  *   secret.c   the job's secret               pool.c      memory for received tensors
+ *   rref.c     remote references               refs.c      drives proto/refs for them
  * Floor: agent. Thread: said at each function.
  *
  * Locks, none of them held while another of this list is taken: peer.lock, link.lock, agent.lock,
@@ -23,6 +24,7 @@
 #include "proto/calls.h"
 #include "proto/handshake.h"
 #include "proto/message.h"
+#include "proto/refs.h"
 #include "proto/roster.h"
 #include "proto/served.h"
 #include "proto/values.h"
@@ -117,7 +119,9 @@ struct far_agent {
     int64_t rank, world_size;
     char *init_method, *bind_address;
     unsigned transports_wanted;
-    far_duration init_timeout;
+    far_duration init_timeout, lost_grace;
+    far_handler fetch;
+    void *fetch_arg;
     uint64_t message_size_max;
     bool foreign;
     uint8_t secret[FAR__SECRET_MAX];
@@ -154,6 +158,7 @@ struct far_agent {
     far__agreement agreement;
     far__list leavers; /* rank 0: far_incoming of far.shutdown */
     bool leading;      /* rank 0: the agreement machine runs */
+    bool second_phase; /* rank 0: all calls have ended, references are given back */
     bool left;         /* the agreement is reached: nothing is lost any more */
     bool lost_someone;
     char lost_name[FAR_NAME_MAX + 1];
@@ -166,6 +171,17 @@ struct far_agent {
     _Atomic uint64_t activity;     /* calls begun, ever: made and served */
     _Atomic uint32_t open_calls;   /* users' calls whose end is not through yet, callbacks queued */
     _Atomic uint32_t quick_jobs;   /* users' callbacks on their way to the loop thread */
+
+    far__mutex refs_lock; /* a leaf; the seven below */
+    far__refs rrefs;
+    far__list settle_waits; /* for values that are being made; see rref.c */
+    far__task refs_task;
+    far__timer refs_timer;
+    bool refs_posted;           /* refs_task is on its way */
+    bool refs_ticking;          /* refs_timer is, within a tick */
+    bool refs_shut;             /* far__refs_shutdown was called */
+    bool refs_there;            /* refs is initialised: from becoming a member on */
+    _Atomic uint64_t next_link; /* numbers of connections, for refs */
 
     far__list in_open; /* of the process-wide list */
 };
@@ -193,13 +209,29 @@ far_status far__agent_start(far_agent *a) FAR_MUST_USE;
 
 /* ------------------------------------------------------------------------------------ call.c */
 
+/* What is kept for a reference: a message, or an object of a language. */
+typedef struct far__kept {
+    far_buffer *object; /* wraps it; its free_fn runs where that of a buffer may */
+    far_message *message;
+} far__kept;
+
+/* The references of a message: far_message.refs. */
+typedef struct far__carried {
+    far_agent *agent;   /* counted */
+    far__refs_out *out; /* being written; taken out when the message is sent */
+    far__refs_in *in;   /* received */
+} far__carried;
+
 /* One call made: the far_future that the user holds, and its place in the peer's table. */
 typedef struct far__outcall {
     far_future future; /* first: the user's pointer is this */
     far__call call;
-    far__peer *peer;      /* counted */
-    far_message *message; /* kept until the call has ended, so that it can be sent anew */
-    uint64_t token;       /* of the transport */
+    far__peer *peer;         /* counted */
+    far_message *message;    /* kept until the call has ended, so that it can be sent anew */
+    far__refs_out *refs_out; /* its references, or NULL */
+    far__rref *created;      /* of far_remote, with a handle */
+    bool answered;           /* an answer of any kind was read */
+    uint64_t token;          /* of the transport */
     int64_t started;
     far_duration timeout;
     bool internal;                 /* made by the library: not counted as a user's */
@@ -219,6 +251,13 @@ enum {
 far_status far__call_peer(far__peer *peer, const char *method, far_message *message,
                           far_duration timeout, unsigned flags, bool internal,
                           far_future **out) FAR_MUST_USE;
+/* far_call's checks: fills in the default timeout. */
+far_status far__call_check(far_agent *a, const char *method, const far_message *message,
+                           far_duration *timeout) FAR_MUST_USE;
+/* A user's call whose result stays at the callee as `created`; holds that. Takes `message`. */
+far_status far__call_create(far__peer *peer, const char *method, far_message *message,
+                            far_duration timeout, far__rref *created,
+                            far_future **out) FAR_MUST_USE;
 /* A call of the library's own to a reserved method, repeated until answered or the worker is lost. */
 far_status far__call_internal(far__peer *peer, const char *method, far_message *message,
                               far_future **out) FAR_MUST_USE;
@@ -336,6 +375,7 @@ struct far__link {
     far__ref refs;
     far_agent *agent; /* counted */
     far__list in_agent, in_dirty;
+    uint64_t number; /* for refs: of this connection, never used again */
     far_worker caller;
     far__role role;
     bool is_self;
@@ -355,6 +395,7 @@ struct far__link {
 };
 
 far_status far__link_create_self(far_agent *a, far__link **out) FAR_MUST_USE;
+void far__link_number(far__link *l); /* the connection is up: it gets its number */
 void far__link_ref(far__link *l);
 void far__link_unref(far__link *l);
 bool far__link_accepted(far_agent *a, far__conn *conn);
@@ -367,9 +408,10 @@ void far__link_cancel(far__link *l, uint64_t call_id);
 void far__link_shut(far__link *l);
 /* No lock held: there is no memory to answer a call of it; the end of the connection tells its caller. */
 void far__link_give_up(far__link *l);
-/* link.lock held: sends a frame with a message (NULL: none; taken), now or appended. */
+/* link.lock held: sends a frame with a message and its references (NULL: none; both taken), now or
+ * appended. */
 far_status far__link_send(far__link *l, const far__wire_header *header, far_message *m,
-                          bool now) FAR_MUST_USE;
+                          far__refs_out *refs_out, bool now) FAR_MUST_USE;
 /* Something was appended: far__agent_flush_links writes it. */
 void far__link_mark_dirty(far__link *l);
 /* Writes appended replies of all links. */
@@ -386,19 +428,71 @@ struct far_incoming {
     uint64_t call_id;
     int64_t deadline;
     _Atomic bool cancelled;
-    bool internal;     /* to a reserved method */
-    far__list waiting; /* in agent.joiners or leavers */
+    bool internal;      /* to a reserved method */
+    far__list waiting;  /* in agent.joiners or leavers */
+    far__rref *entry;   /* of far_remote: where the result is kept; with a handle */
+    far__rref *fetched; /* of a fetch: what is asked for; with a handle */
     char name[];
 };
 
 /* Builds a message of what arrived: takes the segments' buffers. */
 far_status far__message_from(far_agent *a, far_encoding encoding, far__inbound *in,
                              far_message **out) FAR_MUST_USE;
-/* Enters a call of this link and runs it or queues it. `flags` are FAR__WIRE_... Takes `message`. */
+/* Enters a call of this link and runs it or queues it. `flags` are FAR__WIRE_... Takes `message`.
+ * `entry`: of a far_remote to oneself, or NULL; borrowed. */
 far_status far__incoming_begin(far__link *l, uint64_t call_id, const char *name, size_t name_size,
-                               unsigned flags, int64_t deadline, far_message *message) FAR_MUST_USE;
+                               unsigned flags, int64_t deadline, far_message *message,
+                               far__rref *entry) FAR_MUST_USE;
+/* Its references are confirmed: runs it or queues it. */
+void far__incoming_start(far_incoming *in);
+/* A fetch of an object: the language's fetch handler runs next, on a handler thread. */
+void far__incoming_fetch(far_incoming *in);
 /* Forgets a call that was not run. */
 void far__incoming_forget(far_incoming *in);
+
+/* ------------------------------------------------------------------------------------ refs.c */
+
+/* The machine's lock; unlock sees that what follows is done. */
+void far__refs_lock(far_agent *a);
+void far__refs_unlock(far_agent *a);
+far_status far__refs_methods(far_agent *a) FAR_MUST_USE; /* at creation */
+far_status far__refs_start(far_agent *a) FAR_MUST_USE;   /* on becoming a member */
+void far__refs_work(far_agent *a);                       /* loop thread: does what is to be done */
+void far__refs_worker_lost(far_agent *a);                /* the roster has new losses */
+void far__refs_stop(far_agent *a);                       /* loop thread, closing */
+void far__refs_end(far_agent *a);                        /* the last use of the agent */
+/* After a handle was given up: a closed agent has no loop that frees what it held. */
+void far__refs_drained(far_agent *a);
+
+far_status far__carried_make(far_agent *a, far_message *m) FAR_MUST_USE;
+/* The list to which references of a message being written are added. */
+far_status far__carried_out(far_agent *a, far_message *m, far__refs_out **out) FAR_MUST_USE;
+/* The message goes to `to`: takes its references out, sealed; *out NULL: it has none. */
+far_status far__carried_seal(far_message *m, far__wire_worker to, bool is_reply,
+                             far__refs_out **out) FAR_MUST_USE;
+void far__carried_header(const far__refs_out *out, far__wire_header *h);
+/* Before anything else is done with a received message; *dropped: it must not be used. */
+far_status far__carried_arrive(far_agent *a, far__wire_worker from, const far__wire_header *h,
+                               far_message *m, bool *dropped) FAR_MUST_USE;
+/* How many references a received message brings; the one that it creates is not among them. */
+size_t far__carried_count(const far_message *m);
+/* Makes a message one without references; false: it has some that its body can name. */
+bool far__carried_strip(far_message *m);
+/* True: far__incoming_start follows when the references of this call are confirmed. */
+bool far__carried_wait(far_incoming *in);
+
+far__kept *far__kept_object(void *value, far_free_fn free_fn); /* NULL: no memory, not taken */
+far__kept *far__kept_message(far_message *message);
+void far__kept_free(far_agent *a, far__kept *k);
+far__reason *far__reason_clone(far_agent *a, const far__reason *from);
+void far__reason_free(far_agent *a, far__reason *r);
+/* refs_lock held: why uses of `r` fail. */
+far__reason *far__rref_reason(far_agent *a, const far__rref *r, const char *owner);
+
+/* rref.c */
+far_status far__rref_methods(far_agent *a) FAR_MUST_USE;
+void far__rref_settle(far_agent *a, far__rref *r); /* loop thread */
+void far__rref_stop(far_agent *a); /* closing: who waits for a value has waited enough */
 
 /* -------------------------------------------------------------- directory.c, join.c, leave.c */
 

@@ -111,6 +111,36 @@ static void free_outcall(far_future *f)
     far__peer_unref(p);
 }
 
+/* Tells the machine how the call ended: its references are at the callee, or not. */
+static void end_refs(far__outcall *oc, far_status status, const far__reason *why)
+{
+    far_agent *a = oc->peer->agent;
+    far__refs_out *out = oc->refs_out;
+    far__rref *created = oc->created;
+    oc->refs_out = NULL;
+    oc->created = NULL;
+    if (!out && !created)
+        return;
+    far__reason *error = created && status != FAR_OK ? far__reason_clone(a, why) : NULL;
+    bool taken = false;
+    far__refs_lock(a);
+    if (created && created->is_owner && status != FAR_OK)
+        taken = far__refs_made(created, NULL, status, error); /* unless it stands already */
+    else if (created && !created->is_owner && oc->answered)
+        taken = far__refs_created(created, status, error);
+    if (out && oc->answered)
+        far__refs_out_answered(out);
+    else if (out && status == FAR_ETIMEOUT)
+        far__refs_out_expired(out);
+    else if (out)
+        far__refs_out_lost(out);
+    if (created)
+        far__rref_drop(created);
+    far__refs_unlock(a);
+    if (!taken)
+        far__reason_free(a, error);
+}
+
 /* ---------------------------------------------------------------------------------- starting */
 
 static far_status outcall_create(far__peer *p, const char *method, far_message *message,
@@ -137,14 +167,15 @@ static far_status outcall_create(far__peer *p, const char *method, far_message *
 
 /* A self-call is handed over; whoever serves it answers into the same table. */
 static far_status hand_over(far__peer *p, far__outcall *oc, far_message *message, uint64_t id,
-                            int64_t deadline)
+                            int64_t deadline, far__rref *created)
 {
     far_agent *a = p->agent;
     return far__incoming_begin(a->self_link, id, oc->method, oc->method_size,
-                               oc->internal ? FAR__WIRE_RESERVED_METHOD : 0, deadline, message);
+                               oc->internal ? FAR__WIRE_RESERVED_METHOD : 0, deadline, message,
+                               created);
 }
 
-static far_status start(far__outcall *oc, unsigned flags, unsigned call_flags)
+static far_status start(far__outcall *oc, unsigned flags, unsigned call_flags, far__rref *created)
 {
     far__peer *p = oc->peer;
     bool timed = oc->timeout != FAR_NO_LIMIT;
@@ -174,7 +205,7 @@ static far_status start(far__outcall *oc, unsigned flags, unsigned call_flags)
     far__peer_arm(p);
     far__mutex_unlock(&p->lock);
     if (p->is_self) {
-        status = hand_over(p, oc, handed, id, deadline);
+        status = hand_over(p, oc, handed, id, deadline, created);
         if (status != FAR_OK) {
             far__mutex_lock(&p->lock);
             bool mine = far__calls_finish(&p->calls, id) != NULL;
@@ -192,8 +223,31 @@ err_unlock:
     return status;
 }
 
-far_status far__call_peer(far__peer *p, const char *method, far_message *message,
-                          far_duration timeout, unsigned flags, bool internal, far_future **out)
+/* The message's references become forks for that worker. */
+static far_status take_refs(far__peer *p, far__outcall *oc, far__rref *created)
+{
+    far_agent *a = p->agent;
+    if (created) {
+        far__refs_lock(a);
+        far__rref_hold(created);
+        far__refs_unlock(a);
+        oc->created = created;
+    }
+    far__wire_worker to = {.id = p->info.id, .incarnation = p->info.incarnation};
+    far_status status = far__carried_seal(oc->message, to, false, &oc->refs_out);
+    if (status != FAR_OK || !p->is_self || !oc->refs_out)
+        return status;
+    /* To oneself they arrive at once. */
+    far__wire_header h = {.type = FAR__WIRE_REQUEST};
+    bool dropped;
+    far__carried_header(oc->refs_out, &h);
+    status = far__carried_arrive(a, to, &h, oc->message, &dropped);
+    return status == FAR_OK && dropped ? FAR_ECLOSED : status;
+}
+
+static far_status make_call(far__peer *p, const char *method, far_message *message,
+                            far_duration timeout, unsigned flags, bool internal, far__rref *created,
+                            far_future **out)
 {
     far_agent *a = p->agent;
     far__outcall *oc;
@@ -215,13 +269,16 @@ far_status far__call_peer(far__peer *p, const char *method, far_message *message
     unsigned call_flags = internal ? FAR__CALL_RESERVED : 0;
     if (internal && !(flags & FAR__CALL_ONCE))
         call_flags |= FAR__CALL_RETRY;
-    status = start(oc, flags, call_flags);
+    status = take_refs(p, oc, created);
+    if (status == FAR_OK)
+        status = start(oc, flags, call_flags, created);
     if (status != FAR_OK) {
         if (!internal) {
             far__count(a, calls_pending, -1);
             far__count(a, calls_failed, 1);
             atomic_fetch_sub(&a->open_calls, 1);
         }
+        end_refs(oc, FAR_ECANCELED, NULL);
         far_future_release(&oc->future);
         far_future_release(&oc->future);
         return status;
@@ -231,14 +288,26 @@ far_status far__call_peer(far__peer *p, const char *method, far_message *message
     return FAR_OK;
 }
 
+far_status far__call_peer(far__peer *p, const char *method, far_message *message,
+                          far_duration timeout, unsigned flags, bool internal, far_future **out)
+{
+    return make_call(p, method, message, timeout, flags, internal, NULL, out);
+}
+
+far_status far__call_create(far__peer *p, const char *method, far_message *message,
+                            far_duration timeout, far__rref *created, far_future **out)
+{
+    return make_call(p, method, message, timeout, 0, false, created, out);
+}
+
 far_status far__call_internal(far__peer *p, const char *method, far_message *message,
                               far_future **out)
 {
     return far__call_peer(p, method, message, FAR_NO_LIMIT, 0, true, out);
 }
 
-static far_status check_call(far_agent *a, const char *method, const far_message *message,
-                             far_duration *timeout)
+far_status far__call_check(far_agent *a, const char *method, const far_message *message,
+                           far_duration *timeout)
 {
     if (!method || !message || (*timeout < 0 && *timeout != FAR_TIMEOUT_DEFAULT))
         return FAR_EINVAL;
@@ -258,7 +327,7 @@ far_status far_call(far_agent *a, far_worker_id to, const char *method, far_mess
                     far_duration timeout, unsigned flags, far_future **out)
 {
     far__peer *p = NULL;
-    far_status status = check_call(a, method, message, &timeout);
+    far_status status = far__call_check(a, method, message, &timeout);
     if (status == FAR_OK)
         status = far__peer_get(a, to, &p);
     if (status != FAR_OK) {
@@ -330,6 +399,7 @@ void far__outcall_end(far__outcall *oc, far_status status, far_message *message,
         oc->orphans = orphans;
     else if (orphans)
         far__service_orphans(&a->service, orphans);
+    end_refs(oc, status, reason);
     count_end(a, oc, status);
     far__future_settle(&oc->future, status, message, reason);
     /* Only now, when its callbacks are queued: no moment in between must look idle. */

@@ -59,12 +59,26 @@ static bool on_our_thread(far_agent *a)
     return far__executor_here(a->executor) || (far__loop_here(a->loop) && a->loop_serves);
 }
 
+static void drop_rrefs(far_incoming *in)
+{
+    far_agent *a = in->link->agent;
+    if (!in->entry && !in->fetched)
+        return;
+    far__refs_lock(a);
+    if (in->entry)
+        far__rref_drop(in->entry);
+    if (in->fetched)
+        far__rref_drop(in->fetched);
+    far__refs_unlock(a);
+}
+
 static void destroy(far_incoming *in)
 {
     far__link *l = in->link;
     far_agent *a = l->agent;
     if (in->message)
         far__agent_drop(a, in->message);
+    drop_rrefs(in);
     if (!in->internal)
         far__count(a, calls_serving, -1);
     far__peer_unref(in->self_peer);
@@ -72,9 +86,38 @@ static void destroy(far_incoming *in)
     far__link_unref(l);
 }
 
+/* The result of a far_remote: kept, or an error. What the machine does not take any more is freed. */
+static void settle_entry(far_incoming *in, far__kept *k, far_status status, far__reason *why)
+{
+    far_agent *a = in->link->agent;
+    far__refs_lock(a);
+    bool taken = far__refs_made(in->entry, k, status, why);
+    far__refs_unlock(a);
+    if (!taken) {
+        far__kept_free(a, k);
+        far__reason_free(a, why);
+    }
+}
+
+/* A creation that will not be run. Its creator takes it back only when its limit is over. */
+static void fail_unrun(far_incoming *in)
+{
+    far__link *l = in->link;
+    if (!in->entry)
+        return;
+    far__mutex_lock(&l->lock);
+    bool closed = l->closed;
+    far__mutex_unlock(&l->lock);
+    far_status status = closed ? FAR_EPEER : FAR_ETIMEOUT;
+    const char *text = closed ? "the connection to the creator broke before it was run"
+                              : "its time was up before it was run";
+    settle_entry(in, NULL, status, far__reason_create(text, NULL, NULL, NULL));
+}
+
 void far__incoming_forget(far_incoming *in)
 {
     far__link *l = in->link;
+    fail_unrun(in);
     far__mutex_lock(&l->lock);
     far__map_remove(&l->running, in->call_id);
     far__mutex_unlock(&l->lock);
@@ -101,7 +144,8 @@ static void queue(far_agent *a, far_incoming *in)
 }
 
 far_status far__incoming_begin(far__link *l, uint64_t call_id, const char *name, size_t name_size,
-                               unsigned flags, int64_t deadline, far_message *message)
+                               unsigned flags, int64_t deadline, far_message *message,
+                               far__rref *entry)
 {
     far_agent *a = l->agent;
     bool reserved = flags & FAR__WIRE_RESERVED_METHOD;
@@ -123,6 +167,12 @@ far_status far__incoming_begin(far__link *l, uint64_t call_id, const char *name,
     in->call_id = call_id;
     in->deadline = deadline;
     in->internal = reserved;
+    if (entry) {
+        far__refs_lock(a);
+        far__rref_hold(entry);
+        far__refs_unlock(a);
+        in->entry = entry;
+    }
     far__list_init(&in->waiting);
     far__list_init(&in->job.link);
     if (!reserved)
@@ -139,14 +189,43 @@ far_status far__incoming_begin(far__link *l, uint64_t call_id, const char *name,
     }
     if (!reserved)
         atomic_fetch_add_explicit(&a->activity, 1, memory_order_relaxed);
-    in->method = far__methods_find(&a->methods, name, name_size);
+    if (!far__carried_wait(in))
+        far__incoming_start(in);
+    return FAR_OK;
+}
+
+void far__incoming_start(far_incoming *in)
+{
+    far_agent *a = in->link->agent;
+    in->method = far__methods_find(&a->methods, in->name, strlen(in->name));
     if (!in->method)
         unknown_method(in);
-    else if (reserved || (in->method->flags & FAR_METHOD_NEVER_BLOCKS))
+    else if (in->internal || (in->method->flags & FAR_METHOD_NEVER_BLOCKS))
         run(&in->job);
     else
         queue(a, in);
-    return FAR_OK;
+}
+
+static void run_fetch(far__job *job)
+{
+    far_incoming *in = far__container_of(job, far_incoming, job);
+    far_agent *a = in->link->agent;
+    if (atomic_load_explicit(&in->cancelled, memory_order_acquire))
+        far__incoming_forget(in);
+    else
+        a->fetch(in, a->fetch_arg);
+}
+
+void far__incoming_fetch(far_incoming *in)
+{
+    far_agent *a = in->link->agent;
+    if (far__executor_here(a->executor)) {
+        run_fetch(&in->job);
+        return;
+    }
+    in->job.run = run_fetch;
+    if (!far__executor_push(a->executor, &in->job))
+        far_incoming_fail(in, FAR_ECLOSED, NULL, "the worker is closing", NULL, NULL);
 }
 
 static void run(far__job *job)
@@ -178,11 +257,36 @@ static bool is_short(const far__method *m)
     return cost && cost < FAR__SHORT_NS;
 }
 
+/* References in a result that stays here: they arrive at once. */
+static far_status hand_back(far_incoming *in, far_message *m, far__refs_out *refs_out)
+{
+    far_agent *a = in->link->agent;
+    far__wire_header h = {.type = FAR__WIRE_REPLY};
+    far__wire_worker self = {.id = a->self.id, .incarnation = a->self.incarnation};
+    bool dropped;
+    far__carried_header(refs_out, &h);
+    far_status status = far__carried_arrive(a, self, &h, m, &dropped);
+    far__refs_lock(a);
+    if (status == FAR_OK)
+        far__refs_out_replied(refs_out, in->link->number);
+    else
+        far__refs_out_lost(refs_out);
+    far__refs_unlock(a);
+    return status == FAR_OK && dropped ? FAR_ECLOSED : status;
+}
+
 /* The answer of a call of this worker to itself. */
-static void answer_self(far_incoming *in, far_status status, far_message *m, far__reason *reason)
+static void answer_self(far_incoming *in, far_status status, far_message *m, far__reason *reason,
+                        far__refs_out *refs_out)
 {
     far_agent *a = in->link->agent;
     far__peer *p = in->self_peer;
+    if (refs_out)
+        status = hand_back(in, m, refs_out);
+    if (status != FAR_OK && m) {
+        far__agent_drop(a, m);
+        m = NULL;
+    }
     far__mutex_lock(&in->link->lock);
     far__map_remove(&in->link->running, in->call_id);
     far__mutex_unlock(&in->link->lock);
@@ -195,6 +299,7 @@ static void answer_self(far_incoming *in, far_status status, far_message *m, far
     far__mutex_unlock(&p->lock);
     destroy(in);
     if (oc) {
+        oc->answered = true;
         far__outcall_end(oc, status, m, reason);
     } else {
         far__count(a, replies_late, 1);
@@ -207,7 +312,7 @@ static void answer_self(far_incoming *in, far_status status, far_message *m, far
     far__peer_unref(p);
 }
 
-static void answer_link(far_incoming *in, uint8_t type, far_message *m)
+static void answer_link(far_incoming *in, uint8_t type, far_message *m, far__refs_out *refs_out)
 {
     far__link *l = in->link;
     far_agent *a = l->agent;
@@ -216,6 +321,7 @@ static void answer_link(far_incoming *in, uint8_t type, far_message *m)
     far__wire_header h = {.type = type, .encoding = (uint8_t)m->encoding, .call_id = in->call_id};
     if (in->internal)
         h.flags |= FAR__WIRE_RESERVED_METHOD;
+    far__carried_header(refs_out, &h);
 
     far__mutex_lock(&l->lock);
     far__map_remove(&l->running, in->call_id);
@@ -223,8 +329,9 @@ static void answer_link(far_incoming *in, uint8_t type, far_message *m)
     if (l->conn && (l->conn->ops->flags & FAR__TRANSPORT_LOOP_ONLY))
         gather = false; /* not every thread that gathers may flush it */
     if (l->conn && !atomic_load_explicit(&in->cancelled, memory_order_acquire)) {
-        status = far__link_send(l, &h, m, !gather);
+        status = far__link_send(l, &h, m, refs_out, !gather);
         m = NULL;
+        refs_out = NULL;
         dirty = gather && status == FAR_OK && !l->dirty;
         if (dirty)
             l->dirty = true;
@@ -232,6 +339,11 @@ static void answer_link(far_incoming *in, uint8_t type, far_message *m)
     far__mutex_unlock(&l->lock);
     if (m)
         far__agent_drop(a, m);
+    if (refs_out) {
+        far__refs_lock(a);
+        far__refs_out_lost(refs_out);
+        far__refs_unlock(a);
+    }
     if (status != FAR_OK && type == FAR__WIRE_REPLY) { /* an error is smaller */
         far_incoming_fail(in, status, NULL, "the answer cannot be sent", NULL, NULL);
         return;
@@ -248,6 +360,8 @@ static void answer_link(far_incoming *in, uint8_t type, far_message *m)
         far__agent_free_kept();
 }
 
+static void keep_message(far_incoming *in, far_message *message);
+
 void far_incoming_reply(far_incoming *in, far_message *message)
 {
     far_agent *a = in->link->agent;
@@ -262,10 +376,89 @@ void far_incoming_reply(far_incoming *in, far_message *message)
         far_incoming_fail(in, FAR_ETOOBIG, NULL, "the result is larger than the limit", NULL, NULL);
         return;
     }
+    if (in->entry) {
+        keep_message(in, message);
+        return;
+    }
+    far__refs_out *refs_out;
+    const far_worker *caller = &in->link->caller;
+    far__wire_worker to = {.id = caller->id, .incarnation = caller->incarnation};
+    far_status status = far__carried_seal(message, to, true, &refs_out);
+    if (status != FAR_OK) {
+        far__agent_drop(a, message);
+        far_incoming_fail(in, status, NULL, "the references of the result cannot be sent", NULL,
+                          NULL);
+        return;
+    }
     if (in->link->is_self)
-        answer_self(in, FAR_OK, message, NULL);
+        answer_self(in, FAR_OK, message, NULL, refs_out);
     else
-        answer_link(in, FAR__WIRE_REPLY, message);
+        answer_link(in, FAR__WIRE_REPLY, message, refs_out);
+}
+
+/* Answers with nothing: the result is kept. */
+static void answer_kept(far_incoming *in)
+{
+    far_message *m;
+    if (far_message_create(FAR_ENCODING_RAW, &m) != FAR_OK) {
+        far__log_error(&in->link->agent->log, "no memory to answer \"%s\"", in->name);
+        far__incoming_forget(in); /* the value stands all the same */
+        return;
+    }
+    if (in->link->is_self)
+        answer_self(in, FAR_OK, m, NULL, NULL);
+    else
+        answer_link(in, FAR__WIRE_REPLY, m, NULL);
+}
+
+static void keep_message(far_incoming *in, far_message *message)
+{
+    far_agent *a = in->link->agent;
+    bool bare = far__carried_strip(message);
+    far__kept *k = bare ? far__kept_message(message) : NULL;
+    if (!k) {
+        far_status status = bare ? FAR_ENOMEM : FAR_EVALUE;
+        far__agent_drop(a, message);
+        far_incoming_fail(in, status, NULL, "the result cannot be kept", NULL, NULL);
+        return;
+    }
+    settle_entry(in, k, FAR_OK, NULL);
+    answer_kept(in);
+}
+
+bool far_incoming_is_remote(const far_incoming *in)
+{
+    return in->entry != NULL;
+}
+
+void far_incoming_keep(far_incoming *in, void *value, far_free_fn free_fn)
+{
+    far__kept *k = far__kept_object(value, free_fn);
+    if (!k && free_fn)
+        free_fn(value);
+    if (!k || !in->entry) {
+        far__kept_free(in->link->agent, k);
+        far_incoming_fail(in, k ? FAR_EINVAL : FAR_ENOMEM, NULL,
+                          "only the result of a remote creation is kept", NULL, NULL);
+        return;
+    }
+    settle_entry(in, k, FAR_OK, NULL);
+    answer_kept(in);
+}
+
+void *far_incoming_kept(const far_incoming *in, far_encoding *encoding)
+{
+    far__rref *r = in->fetched;
+    if (!r)
+        return NULL;
+    far_agent *a = in->link->agent;
+    far__refs_lock(a);
+    const far__kept *k = r->value;
+    void *value = k && k->object ? far_buffer_data(k->object) : NULL;
+    far__refs_unlock(a);
+    const uint8_t *wish = far_message_body(in->message);
+    *encoding = far_message_body_size(in->message) > 0 ? (far_encoding)*wish : FAR_ENCODING_RAW;
+    return value;
 }
 
 void far_incoming_fail(far_incoming *in, far_status status, const char *type_name, const char *text,
@@ -276,15 +469,21 @@ void far_incoming_fail(far_incoming *in, far_status status, const char *type_nam
         return;
     if (status == FAR_OK || status == FAR_EAGAIN)
         status = FAR_EREMOTE;
-    if (in->link->is_self) {
-        far__reason *reason = far__reason_create(text, type_name, traceback, payload);
+    far__reason *reason = NULL;
+    if (in->entry || in->link->is_self) {
+        reason = far__reason_create(text, type_name, traceback, payload);
         if (reason)
             reason->from_handler = true;
-        else if (payload)
+    }
+    if (in->entry)
+        settle_entry(in, NULL, status, far__reason_clone(a, reason));
+    if (in->link->is_self) {
+        if (!reason && payload)
             far__agent_drop(a, payload);
-        answer_self(in, status, NULL, reason);
+        answer_self(in, status, NULL, reason, NULL);
         return;
     }
+    far__mem_free(reason); /* its payload goes on in the answer */
     far_message *m;
     if (far_message_create(FAR_ENCODING_VALUES, &m) != FAR_OK) {
         if (payload)
@@ -296,7 +495,7 @@ void far_incoming_fail(far_incoming *in, far_status status, const char *type_nam
         far__agent_drop(a, m);
         goto err_lost;
     }
-    answer_link(in, FAR__WIRE_ERROR, m);
+    answer_link(in, FAR__WIRE_ERROR, m, NULL);
     return;
 
 err_lost:

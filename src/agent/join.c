@@ -40,9 +40,13 @@ static far_status become_member(far_agent *a, far_worker_id id)
         return status;
     a->self_peer->is_self = true;
     a->self_peer->state = FAR__PEER_UP;
+    status = far__refs_start(a);
+    if (status != FAR_OK)
+        return status;
     status = far__link_create_self(a, &a->self_link);
     if (status != FAR_OK)
         return status;
+    far__link_number(a->self_link);
     a->self_link->caller.id = id;
     a->self_link->caller.incarnation = a->self.incarnation;
     memcpy(a->self_link->caller.name, a->name, sizeof a->self_link->caller.name);

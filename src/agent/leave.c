@@ -5,7 +5,10 @@
  * The methods of this file (arguments and results are values):
  *   far.shutdown [] -> nil once all have agreed: this worker has called shutdown
  *   far.stay     [] -> bool: it takes that back, its timeout ran out; false: too late, all have agreed
- *   far.quiet    [round, all have asked] -> [round, idle, activity]: rank 0 asks a member */
+ *   far.quiet    [round, phase] -> [round, idle, activity]: rank 0 asks a member
+ *
+ * There are two agreements, one after the other. In the first phase all calls come to their end; then
+ * nothing uses a reference any more, and in the second every fork is released before anybody goes. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -33,6 +36,28 @@ static bool is_idle(far_agent *a, uint64_t *activity)
     *activity = atomic_load(&a->activity);
     return atomic_load(&a->open_calls) == 0 && atomic_load(&a->counters.calls_serving) == 0 &&
            atomic_load(&a->quick_jobs) == 0 && far__executor_busy(a->executor) == 0;
+}
+
+/* In the second phase: references are given back, and then there are none. */
+static bool refs_idle(far_agent *a)
+{
+    far__refs_lock(a);
+    bool first = !a->refs_shut;
+    if (first)
+        far__refs_shutdown(&a->rrefs);
+    a->refs_shut = true;
+    far__refs_unlock(a);
+    if (first)
+        far__refs_worker_lost(a);
+    far__refs_lock(a);
+    bool idle = far__refs_idle(&a->rrefs);
+    far__refs_unlock(a);
+    return idle;
+}
+
+static bool is_quiet(far_agent *a, bool second, uint64_t *activity)
+{
+    return is_idle(a, activity) && (!second || refs_idle(a));
 }
 
 static void set_closing(far_agent *a)
@@ -63,14 +88,13 @@ static void on_quiet(far_incoming *in, void *arg)
 {
     far_agent *a = arg;
     const far_value *f;
-    if (in->link->caller.id != 0 || !read_two(in->message, 2, &f) || f[1].kind != FAR_BOOL) {
+    if (in->link->caller.id != 0 || !read_two(in->message, 2, &f) || f[1].kind != FAR_INT) {
         far_incoming_fail(in, FAR_EINVAL, NULL, "not a question of rank 0", NULL, NULL);
         return;
     }
-    if (f[1].as.boolean)
-        set_closing(a);
+    set_closing(a);
     uint64_t activity;
-    bool idle = is_idle(a, &activity);
+    bool idle = is_quiet(a, f[1].as.integer > 0, &activity);
     far_message *m;
     if (far_message_create(FAR_ENCODING_VALUES, &m) == FAR_OK) {
         if (put_report(m, f[0].as.integer, idle, activity) == FAR_OK) {
@@ -100,7 +124,7 @@ static void on_report(far_future *f, void *arg)
     far__agent_unref(a);
 }
 
-static void ask_member(far_agent *a, far_worker_id id, uint64_t round)
+static void ask_member(far_agent *a, far_worker_id id, uint64_t round, bool second)
 {
     far__peer *p;
     far_message *m;
@@ -110,7 +134,7 @@ static void ask_member(far_agent *a, far_worker_id id, uint64_t round)
     if (far_message_create(FAR_ENCODING_VALUES, &m) != FAR_OK)
         goto out_peer;
     if (far_message_put_list(m, 2) != FAR_OK || far_message_put_int(m, (int64_t)round) != FAR_OK ||
-        far_message_put_bool(m, true) != FAR_OK) {
+        far_message_put_int(m, second) != FAR_OK) {
         far__agent_drop(a, m);
         goto out_peer;
     }
@@ -124,7 +148,7 @@ out_peer:
     far__peer_unref(p);
 }
 
-static void ask_all(far_agent *a, uint64_t round)
+static void ask_all(far_agent *a, uint64_t round, bool second)
 {
     for (size_t i = 0;; i++) {
         far__mutex_lock(&a->lock);
@@ -136,7 +160,7 @@ static void ask_all(far_agent *a, uint64_t round)
         if (!more)
             return;
         if (m.id != 0 && !m.gone)
-            ask_member(a, m.id, round);
+            ask_member(a, m.id, round, second);
     }
 }
 
@@ -189,20 +213,28 @@ static void step(far_agent *a)
         far__agreement_step next = far__agreement_next(&a->agreement);
         uint64_t round = a->agreement.round;
         bool pausing = a->agreement.pausing;
-        if (next == FAR__AGREEMENT_DONE)
+        bool again = next == FAR__AGREEMENT_DONE && !a->second_phase;
+        if (again) {
+            a->second_phase = true;
+            far__agreement_again(&a->agreement);
+        }
+        bool second = a->second_phase;
+        if (next == FAR__AGREEMENT_DONE && !again)
             a->left = true;
         far__mutex_unlock(&a->lock);
         if (all)
             set_closing(a);
         if (pausing)
             far__loop_timer_set(a->loop, &a->agreement_timer, far__clock_now() + ROUND_PAUSE);
+        if (again)
+            continue;
         if (next == FAR__AGREEMENT_DONE)
             answer_leavers(a);
         if (next != FAR__AGREEMENT_POLL)
             return;
-        ask_all(a, round);
+        ask_all(a, round, second);
         uint64_t activity;
-        bool idle = is_idle(a, &activity);
+        bool idle = is_quiet(a, second, &activity);
         far__mutex_lock(&a->lock);
         far__agreement_report(&a->agreement, round, 0, idle, activity);
         far__mutex_unlock(&a->lock);
@@ -249,7 +281,7 @@ static void on_stay(far_incoming *in, void *arg)
 {
     far_agent *a = arg;
     far__mutex_lock(&a->lock);
-    bool stays = far__agreement_withdrawn(&a->agreement, in->link->caller.id);
+    bool stays = !a->second_phase && far__agreement_withdrawn(&a->agreement, in->link->caller.id);
     far__mutex_unlock(&a->lock);
     far_message *m;
     if (far_message_create(FAR_ENCODING_VALUES, &m) == FAR_OK) {
@@ -308,13 +340,28 @@ void far__leave_waits_for(far_agent *a, char *text, size_t size)
 
 /* ---------------------------------------------------------------------------------- who is lost */
 
+/* Rank 0 says who is lost; of rank 0 itself, and of all after its loss, everybody judges alone. */
+static bool judges(far_agent *a, far_worker_id id)
+{
+    if (a->self.id == 0 || id == 0)
+        return true;
+    far__mutex_lock(&a->lock);
+    const far__member *root = far__roster_by_id(&a->roster, 0);
+    bool alone = root && root->state == FAR__MEMBER_LOST;
+    far__mutex_unlock(&a->lock);
+    return alone;
+}
+
+static void probe_all(far_agent *a);
+
 static void declare_lost(far_agent *a, far_worker_id id)
 {
+    bool leads = a->self.id == 0;
     far__mutex_lock(&a->lock);
     const far__member *m = far__roster_by_id(&a->roster, id);
     bool changed = !a->left && m && m->state == FAR__MEMBER_JOINED &&
                    far__roster_set_state(&a->roster, id, FAR__MEMBER_LOST);
-    if (changed) {
+    if (changed && leads) {
         a->lost_someone = true;
         m = far__roster_by_id(&a->roster, id);
         snprintf(a->lost_name, sizeof a->lost_name, "%s", m->name);
@@ -322,13 +369,18 @@ static void declare_lost(far_agent *a, far_worker_id id)
     }
     char name[FAR_NAME_MAX + 1] = "";
     if (changed)
-        snprintf(name, sizeof name, "%s", a->lost_name);
+        snprintf(name, sizeof name, "%s", m->name);
     far__mutex_unlock(&a->lock);
     if (!changed)
         return;
     far__log_warning(&a->log, "worker %" PRIu32 " (\"%s\") is lost", id, name);
-    far__join_announce(a);
-    step(a);
+    far__refs_worker_lost(a);
+    if (leads) {
+        far__join_announce(a);
+        step(a);
+    } else if (id == 0) {
+        probe_all(a);
+    }
 }
 
 static void on_probe(far_future *f, void *arg)
@@ -385,18 +437,35 @@ out_peer:
     far__peer_unref(p);
 }
 
+/* Whoever broke before nobody was left to say it. */
+static void probe_all(far_agent *a)
+{
+    for (size_t i = 0;; i++) {
+        far__member m = {0};
+        far__mutex_lock(&a->lock);
+        bool more = i < a->roster.count;
+        if (more)
+            m = a->roster.members[i];
+        far__mutex_unlock(&a->lock);
+        if (!more)
+            return;
+        if (m.id != 0 && m.id != a->self.id)
+            probe(a, m.id, m.incarnation);
+    }
+}
+
 void far__leave_broken(far_agent *a, far_worker_id id, uint64_t incarnation)
 {
     atomic_fetch_add(&a->joined_word, 1); /* somebody may wait for the connections to end */
     far__futex_wake(&a->joined_word, INT_MAX);
-    if (a->self.id == 0 && atomic_load(&a->state) < FAR__AGENT_ABORTING)
+    if (judges(a, id) && atomic_load(&a->state) < FAR__AGENT_ABORTING)
         probe(a, id, incarnation);
 }
 
 void far__leave_peer_broken(far__peer *p)
 {
     far_agent *a = p->agent;
-    if (a->self.id == 0 && !p->is_join && far__agent_is_open(a))
+    if (!p->is_join && far__agent_is_open(a) && judges(a, p->info.id))
         probe(a, p->info.id, p->info.incarnation);
 }
 
@@ -432,6 +501,7 @@ static far_status lead(far_agent *a, int64_t deadline, far_error *error)
 {
     int64_t say_at = far__clock_now() + SAY_EVERY;
     char text[512];
+    bool late = false;
     asked(a, 0);
     while (!atomic_load(&a->agreed_word)) {
         int64_t now = far__clock_now();
@@ -443,10 +513,13 @@ static far_status lead(far_agent *a, int64_t deadline, far_error *error)
         }
         if (now >= deadline) {
             far__mutex_lock(&a->lock);
-            bool stays = far__agreement_withdrawn(&a->agreement, 0);
+            bool stays = !a->second_phase && far__agreement_withdrawn(&a->agreement, 0);
             far__mutex_unlock(&a->lock);
-            if (!stays)
-                return FAR_OK;
+            if (!stays && !late) { /* all have agreed: it is a matter of moments */
+                late = true;
+                deadline = now + LAST_WORD;
+                continue;
+            }
             return far__error_set(error, FAR_ETIMEOUT, "shutdown timed out: %s", text);
         }
         (void)far__futex_wait(&a->agreed_word, 0, say_at < deadline ? say_at : deadline);

@@ -56,6 +56,19 @@ void far__link_unref(far__link *l)
     far__agent_unref(a);
 }
 
+void far__link_number(far__link *l)
+{
+    far_agent *a = l->agent;
+    l->number = atomic_fetch_add(&a->next_link, 1) + 1;
+    if (!a->refs_there)
+        return;
+    far__refs_lock(a);
+    if (far__refs_connected(&a->rrefs, l->number) != FAR_OK)
+        far__log_debug(&a->log,
+                       "no memory to note a connection"); /* costs a question, see refs.h */
+    far__refs_unlock(a);
+}
+
 /* ---------------------------------------------------------------------------------- handshake */
 
 /* Is this dialler welcome? It has proved that it knows the secret. */
@@ -161,6 +174,7 @@ static far_status shake(far__link *l, far__owner *owner, far__inbound *m)
         far__handshake_fini(h);
         far__mem_free(h);
         far__loop_timer_clear(a->loop, &l->timer);
+        far__link_number(l);
         far__count(a, connections_opened, 1);
     }
     return status;
@@ -193,10 +207,17 @@ static far_status received_request(far__link *l, const far__wire_header *h, far_
         far__agent_drop(a, m);
         return FAR_ETOOBIG;
     }
+    far__wire_worker from = {.id = l->caller.id, .incarnation = l->caller.incarnation};
+    bool dropped;
+    status = far__carried_arrive(a, from, h, m, &dropped);
+    if (status != FAR_OK || dropped) {
+        far__agent_drop(a, m);
+        return status;
+    }
     int64_t deadline = h->flags & FAR__WIRE_HAS_REMAINING
                            ? far__deadline(far__clock_now(), h->remaining)
                            : FAR__NEVER;
-    return far__incoming_begin(l, h->call_id, h->name, h->name_size, h->flags, deadline, m);
+    return far__incoming_begin(l, h->call_id, h->name, h->name_size, h->flags, deadline, m, NULL);
 }
 
 void far__link_cancel(far__link *l, uint64_t call_id)
@@ -226,7 +247,7 @@ far_status far__link_received(far__owner *owner, far__inbound *m)
         case FAR__WIRE_PING: {
             far__wire_header pong = {.type = FAR__WIRE_PONG, .call_id = h.call_id};
             far__mutex_lock(&l->lock);
-            status = far__link_send(l, &pong, NULL, true);
+            status = far__link_send(l, &pong, NULL, NULL, true);
             far__mutex_unlock(&l->lock);
             break;
         }
@@ -262,7 +283,21 @@ typedef struct posted_frame {
     far__link *link; /* counted */
     far__wire_header header;
     far_message *message;
+    far__refs_out *refs_out;
 } posted_frame;
+
+/* The references of a reply: it was given to the connection, or surely was not. */
+static void end_refs(far__link *l, far__refs_out *out, bool given)
+{
+    if (!out)
+        return;
+    far__refs_lock(l->agent);
+    if (given)
+        far__refs_out_replied(out, l->number);
+    else
+        far__refs_out_lost(out);
+    far__refs_unlock(l->agent);
+}
 
 static void send_posted(far__task *task)
 {
@@ -270,10 +305,12 @@ static void send_posted(far__task *task)
     far__link *l = f->link;
     far_status status = FAR_OK;
     far__mutex_lock(&l->lock);
+    bool given = false;
     if (l->conn) {
         uint64_t token;
         status = far__message_send(l->conn, &f->header, f->message, FAR__NEVER, &token);
-        if (status == FAR_OK)
+        given = status == FAR_OK;
+        if (given)
             l->conn->ops->flush(l->conn);
     }
     far__mutex_unlock(&l->lock);
@@ -281,11 +318,13 @@ static void send_posted(far__task *task)
         far__link_give_up(l);
     if (f->message)
         far__agent_drop(l->agent, f->message);
+    end_refs(l, f->refs_out, given);
     far__mem_free(f);
     far__link_unref(l);
 }
 
-far_status far__link_send(far__link *l, const far__wire_header *header, far_message *m, bool now)
+far_status far__link_send(far__link *l, const far__wire_header *header, far_message *m,
+                          far__refs_out *refs_out, bool now)
 {
     far__conn *c = l->conn;
     uint64_t token;
@@ -293,13 +332,17 @@ far_status far__link_send(far__link *l, const far__wire_header *header, far_mess
     if (!c) {
         if (m)
             far__agent_drop(l->agent, m);
+        end_refs(l, refs_out, false);
         return FAR_OK;
     }
     if ((c->ops->flags & FAR__TRANSPORT_LOOP_ONLY) && !far__loop_here(l->agent->loop)) {
         posted_frame *f = far__mem_alloc(sizeof *f);
         if (f) {
-            *f =
-                (posted_frame){.task.run = send_posted, .link = l, .header = *header, .message = m};
+            *f = (posted_frame){.task.run = send_posted,
+                                .link = l,
+                                .header = *header,
+                                .message = m,
+                                .refs_out = refs_out};
             far__link_ref(l);
             far__loop_post(l->agent->loop, &f->task);
             return FAR_OK;
@@ -312,6 +355,7 @@ far_status far__link_send(far__link *l, const far__wire_header *header, far_mess
     }
     if (m)
         far__agent_drop(l->agent, m);
+    end_refs(l, refs_out, status == FAR_OK);
     return status;
 }
 
@@ -375,6 +419,11 @@ static bool detach(far__link *l)
     }
     if (c)
         c->ops->close(c);
+    if (l->number && a->refs_there) {
+        far__refs_lock(a);
+        far__refs_broke(&a->rrefs, l->number);
+        far__refs_unlock(a);
+    }
     far__mutex_lock(&a->lock);
     bool listed = !far__list_empty(&l->in_agent);
     far__list_remove(&l->in_agent);

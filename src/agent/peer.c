@@ -144,16 +144,33 @@ static far_status received_answer(far__peer *p, const far__wire_header *h, far__
     if (oc)
         far__peer_unwatch(p, oc);
     far__mutex_unlock(&p->lock);
-    if (!oc) {
+    if (!oc && h->ref_count == 0) {
         far__count(a, replies_late, 1);
         return FAR_OK; /* what it carried is freed by the transport */
     }
     far_message *m;
+    far__wire_worker from = {.id = p->info.id, .incarnation = p->info.incarnation};
     far_status status = far__message_from(a, (far_encoding)h->encoding, in, &m);
-    if (status != FAR_OK) {
-        far__outcall_fail(oc, status, true, "the reply cannot be kept");
-        return FAR_OK;
+    bool dropped = false;
+    if (status == FAR_OK) {
+        status = far__carried_arrive(a, from, h, m, &dropped);
+        if (status != FAR_OK)
+            far__agent_drop(a, m);
     }
+    if (!oc) { /* late: its references are given back */
+        far__count(a, replies_late, 1);
+        if (status == FAR_OK)
+            far__agent_drop(a, m);
+        return status;
+    }
+    if (status != FAR_OK || dropped) {
+        if (status == FAR_OK)
+            far__agent_drop(a, m);
+        far__outcall_fail(oc, status != FAR_OK ? status : FAR_EPEER, true,
+                          "the reply cannot be kept");
+        return status == FAR_ENOMEM ? FAR_OK : status;
+    }
+    oc->answered = true;
     if (h->type == FAR__WIRE_REPLY) {
         far__outcall_end(oc, FAR_OK, m, NULL);
         return FAR_OK;

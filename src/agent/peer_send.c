@@ -36,14 +36,9 @@ bool far__message_fits(const far_agent *a, const far_message *m)
            far__message_size(m) <= a->message_size_max;
 }
 
-far_status far__message_send(far__conn *c, const far__wire_header *header, far_message *m,
+static far_status send_bytes(far__conn *c, const far__writer *header, far_message *m,
                              int64_t deadline, uint64_t *token)
 {
-    uint8_t bytes[FAR__WIRE_NAME_MAX + 128];
-    far__writer w = far__writer_over(bytes, sizeof bytes);
-    far__wire_encode(header, &w);
-    if (w.failed)
-        return FAR_ETOOBIG;
     far__segment on_stack[SEGMENTS_ON_STACK], *segments = on_stack;
     size_t count = m ? m->segment_count + 1 : 0;
     if (m) {
@@ -64,8 +59,8 @@ far_status far__message_send(far__conn *c, const far__wire_header *header, far_m
                 (far__segment){.data = b->data, .size = b->size, .buffer = far_buffer_hold(b)};
         }
     }
-    far__outgoing out = {.header = bytes,
-                         .header_size = w.used,
+    far__outgoing out = {.header = header->data,
+                         .header_size = header->used,
                          .segments = segments,
                          .segment_count = count,
                          .deadline = deadline,
@@ -73,6 +68,24 @@ far_status far__message_send(far__conn *c, const far__wire_header *header, far_m
     far_status status = c->ops->send(c, &out, token);
     if (segments != on_stack)
         far__mem_free(segments);
+    return status;
+}
+
+far_status far__message_send(far__conn *c, const far__wire_header *header, far_message *m,
+                             int64_t deadline, uint64_t *token)
+{
+    uint8_t small[FAR__WIRE_NAME_MAX + 128], *bytes = small;
+    size_t size = far__wire_size(header);
+    if (size > sizeof small) { /* many references */
+        bytes = far__mem_alloc(size);
+        if (!bytes)
+            return FAR_ENOMEM;
+    }
+    far__writer w = far__writer_over(bytes, size);
+    far__wire_encode(header, &w);
+    far_status status = w.failed ? FAR_ETOOBIG : send_bytes(c, &w, m, deadline, token);
+    if (bytes != small)
+        far__mem_free(bytes);
     return status;
 }
 
@@ -95,6 +108,7 @@ far_status far__peer_send(far__peer *p, far__outcall *oc)
         h.flags |= FAR__WIRE_RETRY;
         h.sequence = call->sequence;
     }
+    far__carried_header(oc->refs_out, &h);
     far_status status = far__message_send(p->conn, &h, oc->message, call->deadline, &oc->token);
     if (status != FAR_OK)
         return status;
