@@ -16,7 +16,17 @@ what went wrong        RpcError and its kinds: RpcTimeoutError, WorkerLostError,
 what goes on           metrics, debug_info, FARCALL_LOG=debug in the environment
 """
 
-from ._farcall import Future, collect_all, current_call, rpc_async, rpc_sync, version
+from . import functions
+from ._farcall import (
+    Future,
+    RRef,
+    collect_all,
+    current_call,
+    remote,
+    rpc_async,
+    rpc_sync,
+    version,
+)
 from ._workers import WorkerInfo
 from .agent import Agent
 from .api import (
@@ -37,6 +47,7 @@ from .errors import (
     AuthenticationError,
     BackpressureError,
     NotInitializedError,
+    ReferenceLeakError,
     RemoteError,
     RemoteTraceback,
     RpcCancelledError,
@@ -61,6 +72,8 @@ __all__ = [
     "Future",
     "NotInitializedError",
     "Options",
+    "RRef",
+    "ReferenceLeakError",
     "RemoteError",
     "RemoteTraceback",
     "RpcCancelledError",
@@ -76,11 +89,13 @@ __all__ = [
     "current_call",
     "debug_info",
     "export",
+    "functions",
     "get_rpc_timeout",
     "get_worker_info",
     "get_worker_infos",
     "init_rpc",
     "metrics",
+    "remote",
     "rpc_async",
     "rpc_sync",
     "set_rpc_timeout",

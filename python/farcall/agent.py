@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import threading
 import time
 from types import TracebackType
-from typing import Any, Callable, Dict, List, Optional, Set, Type
+from typing import Any, Callable, Coroutine, Dict, List, Optional, Set, Type
 
 from . import _aio, _farcall
-from .errors import RpcError
+from .errors import AgentClosedError, ReferenceLeakError, RpcError
 from .options import Options, Timeout
 
 _open: Set[Agent] = set()
@@ -87,6 +88,8 @@ class Agent(_farcall.Agent):
         self.options = options
         self._threads: List[threading.Thread] = []
         self._started = 0
+        self._tasks: Optional[_aio.Tasks] = None
+        self._tasks_lock = threading.Lock()
         super().__init__(
             name,
             rank=_number(rank, "rank"),
@@ -97,6 +100,7 @@ class Agent(_farcall.Agent):
             transports=options._transport_bits(),
             init_timeout=options.init_timeout,
             rpc_timeout=rpc_timeout,
+            lost_grace=options.lost_grace,
             threads=options.threads,
             threads_max=options.threads_max,
             message_size_max=options.message_size_max,
@@ -114,12 +118,16 @@ class Agent(_farcall.Agent):
             self._leave()
             raise
 
-    def shutdown(self, graceful: bool = True, timeout: Timeout = None) -> None:
+    def shutdown(
+        self, graceful: bool = True, timeout: Timeout = None, *, check_leaks: bool = False
+    ) -> None:
         """Leaves the job.
 
         graceful: serves calls until every worker has called it and nothing is in flight anywhere, at
         most ``timeout`` (then RpcTimeoutError, and the agent stays open). Otherwise at once: calls
         that are pending fail, here and there.
+        check_leaks: if the program still has an RRef then, ReferenceLeakError is raised at the end,
+        which lists them. They are given back in any case.
         """
         if not graceful:
             _farcall._seconds(timeout)
@@ -132,15 +140,29 @@ class Agent(_farcall.Agent):
         finally:
             if self.closed:
                 self._leave()
+        if check_leaks:
+            gc.collect()
+            held = self._rrefs_held()
+            if held:
+                raise ReferenceLeakError(
+                    f"{len(held)} references were alive at shutdown: " + "; ".join(sorted(held)), held
+                )
 
     def _leave(self) -> None:
         """Closes, and waits for the threads that are on their way out."""
-        self._close()
+        with self._tasks_lock:
+            tasks = self._tasks
+            self._close()
+        if tasks is not None:
+            tasks.stop()
         _open.discard(self)
         end = time.monotonic() + _EXIT_PATIENCE
         here = threading.current_thread()
         while time.monotonic() < end:
-            alive = [t for t in [self._service_thread, *self._threads] if t.is_alive()]
+            threads = [self._service_thread, *self._threads]
+            if tasks is not None:
+                threads.append(tasks.thread)
+            alive = [t for t in threads if t.is_alive()]
             waiting = [t for t in alive if t is not here]
             if len(alive) <= self._inside or not waiting:
                 break
@@ -156,6 +178,21 @@ class Agent(_farcall.Agent):
         self._threads.append(thread)
         thread.start()
 
+    def _spawn(
+        self,
+        coroutine: Coroutine[Any, Any, Any],
+        answer: _farcall.Answer,
+        call: _farcall.CurrentCall,
+    ) -> None:
+        """A function that was called has returned a coroutine."""
+        with self._tasks_lock:
+            if self._tasks is None:
+                if self.closed:
+                    raise AgentClosedError("this agent was shut down")
+                self._tasks = _aio.Tasks(self.name, self._mark_loop)
+            tasks = self._tasks
+        tasks.spawn(coroutine, answer, call)
+
     _wake = staticmethod(_aio.wake)
 
     def debug_info(self) -> Dict[str, Any]:
@@ -170,6 +207,9 @@ class Agent(_farcall.Agent):
             "options": self.options,
             "handler_threads": sum(t.is_alive() for t in self._threads),
             "handlers_running": self._inside,
+            "tasks_running": 0 if self._tasks is None else len(self._tasks),
+            "references": self._rrefs(),
+            "references_held": self._rrefs_held(),
             "exported": sorted(_farcall._exports()),
             "metrics": self.metrics(),
             "memory_live": _farcall.memory_live(),
@@ -190,7 +230,6 @@ class Agent(_farcall.Agent):
     def __repr__(self) -> str:
         state = ", closed" if self.closed else ""
         return f"<farcall.Agent {self.name!r}, id {self.id}{state}>"
-
 
 
 def _at_exit() -> None:

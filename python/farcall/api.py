@@ -58,11 +58,13 @@ def init_rpc(
         _joining = False
 
 
-def shutdown(graceful: bool = True, timeout: Timeout = None) -> None:
+def shutdown(
+    graceful: bool = True, timeout: Timeout = None, *, check_leaks: bool = False
+) -> None:
     """Leaves the job; afterwards ``init_rpc`` may be called again. See :meth:`Agent.shutdown`."""
     agent = _default()
     try:
-        agent.shutdown(graceful, timeout)
+        agent.shutdown(graceful, timeout, check_leaks=check_leaks)
     finally:
         if agent.closed:
             _farcall._set_default(None, f"worker {agent.name!r} of this process was shut down")
@@ -145,6 +147,8 @@ def _after_fork_in_child() -> None:
     _lock = threading.Lock()
     _joining = False
     if _open:
+        for agent in _open:
+            agent._forked()
         _open.clear()
         _farcall._set_default(
             None, "this process was forked from the one that called init_rpc; call it here as well"

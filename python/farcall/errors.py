@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, List, Optional
 
 if TYPE_CHECKING:
     from ._workers import WorkerInfo
@@ -14,6 +14,7 @@ __all__ = [
     "AuthenticationError",
     "BackpressureError",
     "NotInitializedError",
+    "ReferenceLeakError",
     "RemoteError",
     "RemoteTraceback",
     "RpcCancelledError",
@@ -113,6 +114,18 @@ class AlreadyInitializedError(RpcError):
 
 class AgentClosedError(RpcError):
     """The agent was shut down, or this is a forked child of the process that opened it."""
+
+
+class ReferenceLeakError(RpcError):
+    """The program still had references at shutdown, and had asked to be told."""
+
+    def __init__(self, text: str, references: List[str]) -> None:
+        super().__init__(text, references)
+        #: what they were, as text
+        self.references = references
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class AuthenticationError(RpcError):

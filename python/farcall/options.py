@@ -24,6 +24,8 @@ class Options:
     chosen by the route to rank 0.
     transports: which may be used: "unix" (workers of one machine) and "tcp".
     init_timeout: limit of joining the job, in seconds or as a timedelta; 0: no limit.
+    lost_grace: how long the owner of a value keeps the references of a worker that was lost, in
+    seconds or as a timedelta: what that worker had passed on is still on its way.
     threads: handler threads that are started whenever a call finds none idle.
     threads_max: handler threads at most; those above ``threads`` start only when nothing moves on.
     message_size_max: bytes of one message, arrays included.
@@ -37,6 +39,7 @@ class Options:
     bind_address: Optional[str] = None
     transports: Tuple[str, ...] = ("unix", "tcp")
     init_timeout: Timeout = 300.0
+    lost_grace: Timeout = 15.0
     threads: int = 16
     threads_max: int = 512
     message_size_max: int = 64 << 30

@@ -30,7 +30,7 @@ const far_worker *far__py_self(far__py_agent *self)
 /* ---- creation */
 
 typedef struct given {
-    PyObject *rpc_timeout, *init_timeout;
+    PyObject *rpc_timeout, *init_timeout, *lost_grace;
     Py_buffer secret;
     int inherit_deadline, log_level;
     unsigned long long message_size_max;
@@ -44,6 +44,9 @@ static int fill_options(far__py_agent *self, far_options *options, given *g)
     if (g->init_timeout != Py_None &&
         far__py_limit(self->st, g->init_timeout, &far__py_limit_plain, &options->init_timeout) < 0)
         return -1;
+    if (g->lost_grace != Py_None &&
+        far__py_limit(self->st, g->lost_grace, &far__py_limit_plain, &options->lost_grace) < 0)
+        return -1;
     if (g->secret.buf) {
         options->secret = g->secret.buf;
         options->secret_size = (size_t)g->secret.len;
@@ -53,34 +56,44 @@ static int fill_options(far__py_agent *self, far_options *options, given *g)
     options->foreign_threads = true;
     options->fallback = far__py_serve;
     options->fallback_arg = self;
+    options->fetch = far__py_fetch;
+    options->fetch_arg = self;
     self->inherit_deadline = g->inherit_deadline != 0;
     return 0;
 }
 
 static int agent_init(PyObject *object, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"name",        "rank",
-                            "world_size",  "init_method",
-                            "secret",      "bind_address",
-                            "transports",  "init_timeout",
-                            "rpc_timeout", "threads",
-                            "threads_max", "message_size_max",
-                            "log_level",   "inherit_deadline",
+    static char *names[] = {"name",
+                            "rank",
+                            "world_size",
+                            "init_method",
+                            "secret",
+                            "bind_address",
+                            "transports",
+                            "init_timeout",
+                            "rpc_timeout",
+                            "lost_grace",
+                            "threads",
+                            "threads_max",
+                            "message_size_max",
+                            "log_level",
+                            "inherit_deadline",
                             NULL};
     far__py_agent *self = self_of(object);
     far_options options;
     far_options_init(&options);
     long long rank = -1, world_size = -1;
-    given g = {.rpc_timeout = Py_None, .init_timeout = Py_None};
+    given g = {.rpc_timeout = Py_None, .init_timeout = Py_None, .lost_grace = Py_None};
     if (self->ref) {
         PyErr_SetString(PyExc_RuntimeError, "an Agent is initialised once");
         return -1;
     }
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "s$LLzz*zIOOIIKip:Agent", names, &options.name,
-                                     &rank, &world_size, &options.init_method, &g.secret,
-                                     &options.bind_address, &options.transports, &g.init_timeout,
-                                     &g.rpc_timeout, &options.threads, &options.threads_max,
-                                     &g.message_size_max, &g.log_level, &g.inherit_deadline))
+    if (!PyArg_ParseTupleAndKeywords(
+            args, kwargs, "s$LLzz*zIOOOIIKip:Agent", names, &options.name, &rank, &world_size,
+            &options.init_method, &g.secret, &options.bind_address, &options.transports,
+            &g.init_timeout, &g.rpc_timeout, &g.lost_grace, &options.threads, &options.threads_max,
+            &g.message_size_max, &g.log_level, &g.inherit_deadline))
         return -1;
     options.rank = rank;
     options.world_size = world_size;
@@ -164,6 +177,15 @@ static PyObject *agent_close(PyObject *object, PyObject *none)
         far_agent_close(self->ref);
         Py_END_ALLOW_THREADS
     }
+    far__py_laters_cancel(self);
+    Py_RETURN_NONE;
+}
+
+/* In a forked child: the library's locks may be anybody's, so nothing of it is asked any more. */
+static PyObject *agent_forked(PyObject *object, PyObject *none)
+{
+    (void)none;
+    self_of(object)->closed = true;
     Py_RETURN_NONE;
 }
 
@@ -179,6 +201,12 @@ static PyObject *agent_rpc_async(PyObject *object, PyObject *const *args, Py_ssi
                                  PyObject *kwnames)
 {
     return far__py_rpc_async(self_of(object), args, nargs, kwnames);
+}
+
+static PyObject *agent_remote(PyObject *object, PyObject *const *args, Py_ssize_t nargs,
+                              PyObject *kwnames)
+{
+    return far__py_remote(self_of(object), args, nargs, kwnames);
 }
 
 static PyObject *agent_set_rpc_timeout(PyObject *object, PyObject *timeout)
@@ -268,6 +296,25 @@ static PyObject *agent_metrics(PyObject *object, PyObject *none)
     return metrics;
 }
 
+static PyObject *agent_rrefs(PyObject *object, PyObject *none)
+{
+    (void)none;
+    return far__py_rrefs(self_of(object));
+}
+
+static PyObject *agent_rrefs_held(PyObject *object, PyObject *none)
+{
+    (void)none;
+    return far__py_rrefs_held(self_of(object));
+}
+
+static PyObject *agent_mark_loop(PyObject *object, PyObject *none)
+{
+    (void)none;
+    far__py_mark_loop(self_of(object));
+    Py_RETURN_NONE;
+}
+
 static PyObject *agent_name(PyObject *object, void *closure)
 {
     (void)closure;
@@ -329,6 +376,9 @@ static PyMethodDef agent_methods[] = {
     {"rpc_async", FASTCALL(agent_rpc_async), METH_FASTCALL | METH_KEYWORDS,
      "rpc_async($self, to, func, args=None, kwargs=None, timeout=None, *, copy=False)\n--\n\nCalls "
      "func on worker `to`, gives a Future; see farcall.rpc_async."},
+    {"remote", FASTCALL(agent_remote), METH_FASTCALL | METH_KEYWORDS,
+     "remote($self, to, func, args=None, kwargs=None, timeout=None, *, copy=True)\n--\n\nCalls "
+     "func on worker `to` and leaves the result there, gives an RRef; see farcall.remote."},
     {"get_worker_info", FASTCALL(agent_get_worker_info), METH_VARARGS | METH_KEYWORDS,
      "get_worker_info($self, /, name=None)\n--\n\nWho has this name or id; None: this worker."},
     {"get_worker_infos", agent_get_worker_infos, METH_NOARGS,
@@ -340,6 +390,10 @@ static PyMethodDef agent_methods[] = {
      "get_rpc_timeout($self, /)\n--\n\nSeconds that timeout=None means; 0.0 is no limit."},
     {"metrics", agent_metrics, METH_NOARGS,
      "metrics($self, /)\n--\n\nCounters of this worker since it was made, by name."},
+    {"_rrefs", agent_rrefs, METH_NOARGS, NULL},
+    {"_rrefs_held", agent_rrefs_held, METH_NOARGS, NULL},
+    {"_mark_loop", agent_mark_loop, METH_NOARGS, NULL},
+    {"_forked", agent_forked, METH_NOARGS, NULL},
     {"_join", agent_join, METH_NOARGS, NULL},
     {"_shutdown", agent_shutdown, METH_O, NULL},
     {"_close", agent_close, METH_NOARGS, NULL},

@@ -24,8 +24,9 @@ enum { POSITIONAL = 5, PARAMETERS = 6 };
 static const char *const parameters[PARAMETERS] = {"to",     "func",    "args",
                                                    "kwargs", "timeout", "copy"};
 
-static int parse(const char *function, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
-                 call_args *out)
+/* `copy` is what is meant if the caller does not say. */
+static int parse(const char *function, bool copy, PyObject *const *args, Py_ssize_t nargs,
+                 PyObject *kwnames, call_args *out)
 {
     PyObject *found[PARAMETERS] = {NULL};
     if (nargs > POSITIONAL) {
@@ -54,10 +55,10 @@ static int parse(const char *function, PyObject *const *args, Py_ssize_t nargs, 
         PyErr_Format(PyExc_TypeError, "%s() needs to whom (to) and what (func)", function);
         return -1;
     }
-    int copy = found[5] ? PyObject_IsTrue(found[5]) : 0;
-    if (copy < 0)
+    int said = found[5] ? PyObject_IsTrue(found[5]) : copy;
+    if (said < 0)
         return -1;
-    *out = (call_args){found[0], found[1], found[2], found[3], found[4], copy != 0};
+    *out = (call_args){found[0], found[1], found[2], found[3], found[4], said != 0};
     return 0;
 }
 
@@ -317,7 +318,7 @@ PyObject *far__py_rpc_sync(far__py_agent *agent, PyObject *const *args, Py_ssize
 {
     call_args c;
     outgoing o = {0};
-    if (parse("rpc_sync", args, nargs, kwnames, &c) < 0 || prepare(agent, &c, &o) < 0)
+    if (parse("rpc_sync", false, args, nargs, kwnames, &c) < 0 || prepare(agent, &c, &o) < 0)
         return NULL;
     far_future *future = NULL;
     far_status status, waited = FAR_OK;
@@ -344,7 +345,7 @@ PyObject *far__py_rpc_async(far__py_agent *agent, PyObject *const *args, Py_ssiz
 {
     call_args c;
     outgoing o = {0};
-    if (parse("rpc_async", args, nargs, kwnames, &c) < 0 || prepare(agent, &c, &o) < 0)
+    if (parse("rpc_async", false, args, nargs, kwnames, &c) < 0 || prepare(agent, &c, &o) < 0)
         return NULL;
     far_future *ref = NULL;
     far_status status;
@@ -360,4 +361,25 @@ PyObject *far__py_rpc_async(far__py_agent *agent, PyObject *const *args, Py_ssiz
         ((far__py_future *)future)->packing = o.packing;
     Py_DECREF(o.method);
     return future;
+}
+
+PyObject *far__py_remote(far__py_agent *agent, PyObject *const *args, Py_ssize_t nargs,
+                         PyObject *kwnames)
+{
+    call_args c;
+    outgoing o = {0};
+    if (parse("remote", true, args, nargs, kwnames, &c) < 0 || prepare(agent, &c, &o) < 0)
+        return NULL;
+    far_rref *ref = NULL;
+    far_status status;
+    Py_BEGIN_ALLOW_THREADS
+    status = far_remote(agent->ref, o.to, o.method_name, o.message, o.limit, &ref);
+    Py_END_ALLOW_THREADS
+    PyObject *rref = NULL;
+    if (status != FAR_OK)
+        refused(agent, &o, status);
+    else
+        rref = far__py_rref_new(agent, ref);
+    Py_DECREF(o.method);
+    return rref;
 }

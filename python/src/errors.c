@@ -115,7 +115,7 @@ static PyObject *remote_error(far__py_agent *agent, const far_failure *failure, 
     far__py_state *st = agent->st;
     PyObject *payload = NULL;
     if (failure->payload && far_message_encoding(failure->payload) == FAR_ENCODING_PICKLE) {
-        payload = far__py_unpickle(st, failure->payload);
+        payload = far__py_unpickle(agent, failure->payload);
         if (!payload && PyErr_ExceptionMatches(PyExc_KeyboardInterrupt))
             return NULL;
         PyErr_Clear(); /* the text is there all the same */

@@ -33,7 +33,7 @@ enum { FAR__PY_COPY_MAX = 4096 };
 
 /* The module's state: one an interpreter. Objects keep it alive through their types. */
 typedef struct far__py_state {
-    PyTypeObject *agent_type, *future_type, *buffer_type, *current_type;
+    PyTypeObject *agent_type, *future_type, *buffer_type, *current_type, *rref_type, *answer_type;
 #define FAR__PY_ERROR_FIELD(name) PyObject *name;
     FAR__PY_ERROR_MAP(FAR__PY_ERROR_FIELD)
 #undef FAR__PY_ERROR_FIELD
@@ -50,12 +50,18 @@ typedef struct far__py_state {
     PyObject *place_of, *resolve; /* names.py */
     PyObject *describe, *rebuild; /* remote.py */
     PyObject *lost, *waits;       /* errors.py, aio.py */
+    PyObject *task_call;          /* aio.py: the CurrentCall of the task that runs */
+    PyObject *invoke, *proxy;     /* rref.py */
+    PyObject *read_rref;          /* what a pickle says for an RRef */
     PyObject *worker_info;        /* the class WorkerInfo */
     PyObject *timedelta;          /* the class */
     PyObject *method_descriptor;  /* the type of list.append */
     PyObject *function_type;      /* the type of a def */
+    PyObject *method_type;        /* the type of a bound method */
+    PyObject *coroutine_type;     /* the type of what an async def returns */
     PyObject *numpy_asarray;      /* NULL until a tensor arrived; None: no numpy here */
-    PyObject *str_id, *str_buffers, *str_buffer_callback, *str_protocol, *protocol, *empty_tuple;
+    PyObject *str_id, *str_buffers, *str_buffer_callback, *str_protocol, *str_async, *str_func;
+    PyObject *protocol, *empty_tuple;
     bool console; /* __main__ is typed in, so nobody else can import from it */
 } far__py_state;
 
@@ -66,7 +72,9 @@ typedef struct far__py_agent {
     far_agent *ref;
     far_worker self; /* far__py_self fills it */
     bool joined, closed, inherit_deadline;
-    Py_ssize_t inside; /* handlers and callbacks that run now */
+    Py_ssize_t inside;            /* handlers and callbacks that run now */
+    struct far__py_rref *rrefs;   /* the RRefs of this agent that are alive */
+    struct far__py_later *laters; /* calls whose answer a future will give; answer.c */
     PyObject *weakrefs;
 } far__py_agent;
 
@@ -83,6 +91,16 @@ typedef struct far__py_future {
     far_duration packing;    /* time that pickling took off the limit, if worth a word */
     PyObject *weakrefs;
 } far__py_future;
+
+/* A handle on a value that lives at a worker; see rref.c. */
+typedef struct far__py_rref {
+    PyObject_HEAD
+    far__py_state *st;
+    far__py_agent *agent;
+    far_rref *ref;
+    struct far__py_rref *prev, *next; /* in the agent's list */
+    PyObject *weakrefs;
+} far__py_rref;
 
 /* ---- module.c */
 far__py_state *far__py_state_of(PyObject *module);
@@ -144,7 +162,11 @@ typedef struct far__py_pack {
 far_message *far__py_pickle(far__py_state *st, PyObject *object, const far__py_pack *pack);
 /* A message around bytes that already are a pickle. */
 far_message *far__py_pickled(far__py_state *st, PyObject *bytes);
-PyObject *far__py_unpickle(far__py_state *st, const far_message *message);
+PyObject *far__py_unpickle(far__py_agent *agent, far_message *message);
+/* Adds a reference to the message that this thread pickles for; an error if it does not. */
+int far__py_pack_rref(far__py_rref *rref, size_t *index);
+/* The reference of that index in the message that this thread unpickles; the same object each time. */
+PyObject *far__py_read_rref(far__py_state *st, PyObject *index);
 
 /* ---- values.c: values that every language knows */
 /* [args, kwargs] of a call by exported name; kwargs may be NULL. */
@@ -154,7 +176,7 @@ far_message *far__py_values_result(far__py_state *st, PyObject *value, const far
 /* Gives (args, kwargs). */
 PyObject *far__py_values_read_call(far__py_state *st, far_message *message);
 /* A reply of any encoding. */
-PyObject *far__py_read_result(far__py_state *st, far_message *message);
+PyObject *far__py_read_result(far__py_agent *agent, far_message *message);
 /* (args, kwargs) of a raw message: its body, then its segments. */
 PyObject *far__py_raw_read_call(far__py_state *st, far_message *message);
 
@@ -163,6 +185,8 @@ PyObject *far__py_rpc_sync(far__py_agent *agent, PyObject *const *args, Py_ssize
                            PyObject *kwnames);
 PyObject *far__py_rpc_async(far__py_agent *agent, PyObject *const *args, Py_ssize_t nargs,
                             PyObject *kwnames);
+PyObject *far__py_remote(far__py_agent *agent, PyObject *const *args, Py_ssize_t nargs,
+                         PyObject *kwnames);
 /* Waits without the GIL, through signals. 0: ended; 1: limit is over; -1: a signal handler raised. */
 int far__py_wait(far_future *future, far_duration limit);
 /* Sets *worker for a name, an id or a WorkerInfo. */
@@ -176,13 +200,69 @@ PyObject *far__py_method_of(far__py_state *st, PyObject *func);
 /* The function of that name: exported or importable. New reference; UnknownFunctionError. */
 PyObject *far__py_function(far__py_state *st, const char *method);
 
+/* ---- answer.c: how calls end */
+/* What the answer of a call needs. Moved to where the answer is given. */
+typedef struct far__py_answer {
+    far__py_agent *agent; /* borrowed: a thread that serves holds it */
+    far_incoming *call;   /* NULL: answered, or somebody else will */
+    far_encoding encoding;
+    PyObject *current; /* the CurrentCall, once somebody has asked for it */
+} far__py_answer;
+
+/* Where a call met an error. */
+typedef enum far__py_phase {
+    FAR__PY_FIND,
+    FAR__PY_READ,
+    FAR__PY_RUN,
+    FAR__PY_PACK,
+} far__py_phase;
+
+/* What a call ended with: a message to send, or (of a remote call) a value to keep. */
+typedef struct far__py_outcome {
+    far_message *reply;
+    PyObject *kept;
+} far__py_outcome;
+
+/* Turns the value of the function into an outcome; -1 with an exception set. */
+int far__py_answer_pack(const far__py_answer *answer, PyObject *value, far__py_outcome *out);
+/* The same for a value that is fetched. */
+far_message *far__py_answer_fetched(const far__py_answer *answer, PyObject *value);
+/* Gives the answer; without the GIL. */
+void far__py_answer_give(far_incoming *call, const far__py_outcome *outcome);
+/* Answers with the current exception. */
+void far__py_answer_fail(far__py_answer *answer, far__py_phase at);
+/* The call that it stands for is over: CurrentCall says so from now on. */
+far_incoming *far__py_answer_detach(far__py_answer *answer);
+/* The future's result will be the answer; or the task's, which runs the coroutine on the agent's event
+ * loop. They take the answer; -1 with an exception set: they did not. */
+int far__py_answer_by_future(far__py_answer *answer, far__py_future *future);
+int far__py_answer_by_task(far__py_answer *answer, PyObject *coroutine);
+/* The agent is closed: no future can give an answer any more. */
+void far__py_laters_cancel(far__py_agent *agent);
+extern PyType_Spec far__py_answer_spec;
+
 /* ---- handler.c: serving */
-void far__py_serve(far_incoming *call, void *arg); /* far_handler; arg is the far__py_agent */
-PyObject *far__py_current(far__py_state *st);      /* CurrentCall of this thread, or an error */
+void far__py_serve(far_incoming *call, void *arg);    /* far_handler; arg is the far__py_agent */
+void far__py_fetch(far_incoming *call, void *arg);    /* the same for fetches */
+PyObject *far__py_current(far__py_state *st);         /* CurrentCall of this thread, or an error */
+PyObject *far__py_current_of(far__py_answer *answer); /* borrowed */
+void far__py_current_answered(PyObject *current);
 /* Time left of the call this thread serves; FAR_FOREVER if none or no limit. */
 far_duration far__py_current_left(void);
 far__py_agent *far__py_serving_agent(void); /* borrowed; NULL: this thread serves no call */
+void far__py_mark_loop(far__py_agent *agent); /* this thread runs the agent's event loop */
 extern PyType_Spec far__py_current_spec;
+
+/* ---- rref.c */
+PyObject *far__py_rref_new(far__py_agent *agent, far_rref *ref); /* takes ref */
+/* Raises what a use of the reference was refused with. NULL. */
+PyObject *far__py_rref_refused(far__py_rref *rref, far_status status);
+/* far_free_fn of kept values, which are references to Python objects. */
+void far__py_drop_value(void *value);
+/* What is known about references, as a list of dicts; the RRefs that the program holds, as texts. */
+PyObject *far__py_rrefs(far__py_agent *agent);
+PyObject *far__py_rrefs_held(far__py_agent *agent);
+extern PyType_Spec far__py_rref_spec;
 
 /* ---- future.c */
 PyObject *far__py_future_new(far__py_agent *agent, far_future *ref); /* takes ref */
@@ -200,6 +280,7 @@ extern PyType_Spec far__py_future_spec;
 const far_worker *far__py_self(far__py_agent *self);
 extern PyType_Spec far__py_agent_spec;
 PyObject *far__py_service_run(PyObject *self, PyObject *none);
+far__py_agent *far__py_service_agent(void); /* borrowed; NULL: this is no service thread */
 PyObject *far__py_executor_run(PyObject *self, PyObject *none);
 
 #endif

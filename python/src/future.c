@@ -55,7 +55,7 @@ PyObject *far__py_result(far__py_agent *agent, far_future *ref, far_duration pac
 {
     far_message *message = far_future_message(ref);
     if (message) {
-        PyObject *value = far__py_read_result(agent->st, message);
+        PyObject *value = far__py_read_result(agent, message);
         if (!value)
             far__py_unsendable(agent->st, "the result of a call", NULL, "read");
         return value;
@@ -364,7 +364,9 @@ static PyObject *future_reduce(PyObject *object, PyObject *none)
 {
     (void)object;
     (void)none;
-    PyErr_SetString(PyExc_TypeError, "a Future cannot be pickled: wait for it and send its value");
+    PyErr_SetString(PyExc_TypeError,
+                    "a Future cannot be pickled: wait for it and send its value (a function that "
+                    "returns one is marked by farcall.functions.async_execution)");
     return NULL;
 }
 

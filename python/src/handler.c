@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
- * handler: serves calls in Python: finds the function, reads the arguments, calls, answers; and
- * current_call(). Floor: Python. Thread: executor threads, which Python made; one taking of the GIL a
- * call that goes well. */
+ * handler: serves calls in Python: finds the function, reads the arguments, calls; and current_call().
+ * Floor: Python. Thread: executor threads, which Python made; one taking of the GIL a call that goes
+ * well. */
 #include "farpy.h"
 
 #include <string.h>
@@ -15,21 +15,17 @@ typedef struct current_object {
 
 /* The call that a thread is in. */
 typedef struct serving {
-    far__py_agent *agent;
-    far_incoming *call;
-    current_object *object; /* made when somebody asks */
+    far__py_answer *answer;
     struct serving *outer;
 } serving;
 
 static _Thread_local serving *serving_now;
-
-typedef enum phase { PHASE_FIND, PHASE_READ, PHASE_RUN, PHASE_ANSWER } phase;
+static _Thread_local far__py_agent *loop_of; /* whose event loop this thread runs */
 
 /* ---- request */
 
 typedef struct request {
     PyObject *func, *args, *kwargs; /* owned; kwargs NULL if none */
-    far_encoding encoding;
 } request;
 
 static void request_clear(request *r)
@@ -59,22 +55,23 @@ err_shape:
     return -1;
 }
 
-static int read_request(far__py_state *st, const char *method, far_message *message, phase *at,
-                        request *r)
+static int read_request(far__py_agent *agent, const char *method, far_message *message,
+                        far__py_phase *at, request *r)
 {
+    far__py_state *st = agent->st;
     bool by_value = strcmp(method, "py:value") == 0;
-    *at = PHASE_FIND;
+    *at = FAR__PY_FIND;
     if (!by_value) {
         r->func = far__py_function(st, method);
         if (!r->func)
             return -1;
     }
-    *at = PHASE_READ;
-    r->encoding = far_message_encoding(message);
+    *at = FAR__PY_READ;
+    far_encoding encoding = far_message_encoding(message);
     PyObject *payload;
-    if (r->encoding == FAR_ENCODING_PICKLE)
-        payload = far__py_unpickle(st, message);
-    else if (r->encoding == FAR_ENCODING_VALUES)
+    if (encoding == FAR_ENCODING_PICKLE)
+        payload = far__py_unpickle(agent, message);
+    else if (encoding == FAR_ENCODING_VALUES)
         payload = far__py_values_read_call(st, message);
     else
         payload = far__py_raw_read_call(st, message);
@@ -85,182 +82,298 @@ static int read_request(far__py_state *st, const char *method, far_message *mess
     return rc;
 }
 
-/* ---- answer */
+/* ---- calls through references */
 
-static far_message *raw_result(far__py_state *st, PyObject *value)
+/* A call of rref.py's invoke(rref, name, args, kwargs) becomes one of the method itself. 1: the value
+ * is still being made; -1: an exception is set. */
+static int unwrap(far__py_state *st, request *r)
 {
-    Py_buffer view;
-    far_message *message = NULL;
-    if (value == Py_None)
-        view = (Py_buffer){.len = 0};
-    else if (PyObject_GetBuffer(value, &view, PyBUF_SIMPLE) < 0)
-        return NULL;
-    far_status status = far_message_create(FAR_ENCODING_RAW, &message);
-    if (status == FAR_OK && view.len > 0)
-        status = far_message_append(message, view.buf, (size_t)view.len);
-    if (value != Py_None)
-        PyBuffer_Release(&view);
-    if (status == FAR_OK)
-        return message;
-    far_message_discard(message);
-    far__py_raise(st, status, NULL);
-    return NULL;
-}
-
-static far_message *pack_result(const serving *s, const char *method, far_encoding encoding,
-                                PyObject *value)
-{
-    far__py_state *st = s->agent->st;
-    PyObject *name =
-        PyUnicode_FromFormat("'%s' at worker '%s'", method, far__py_self(s->agent)->name);
-    if (!name)
-        return NULL;
-    const far__py_pack pack = {.what = "the result of",
-                               .name = name,
-                               .copy =
-                                   far_incoming_caller(s->call)->id == far__py_self(s->agent)->id};
-    far_message *message;
-    if (encoding == FAR_ENCODING_PICKLE) {
-        message = far__py_pickle(st, value, &pack);
-    } else if (encoding == FAR_ENCODING_VALUES) {
-        message = far__py_values_result(st, value, &pack);
-    } else {
-        message = raw_result(st, value);
-        if (!message)
-            far__py_unsendable(st, pack.what, name, "sent");
+    PyObject *rref, *name, *args, *kwargs;
+    if (!PyArg_ParseTuple(r->args, "O!UO!O!:invoke", st->rref_type, &rref, &name, &PyTuple_Type,
+                          &args, &PyDict_Type, &kwargs))
+        return -1;
+    void *value = NULL;
+    far_status status = far_rref_value(((far__py_rref *)rref)->ref, &value);
+    if (status == FAR_EAGAIN)
+        return 1;
+    if (status != FAR_OK || !value) {
+        far__py_rref_refused((far__py_rref *)rref, status != FAR_OK ? status : FAR_EVALUE);
+        return -1;
     }
-    Py_DECREF(name);
-    return message;
-}
-
-static far_status status_of(far__py_state *st, phase at)
-{
-    if (at == PHASE_FIND && PyErr_ExceptionMatches(st->UnknownFunctionError))
-        return FAR_ENOMETHOD;
-    if (at == PHASE_ANSWER && PyErr_ExceptionMatches(st->SerializationError))
-        return FAR_EVALUE;
-    return FAR_EREMOTE;
-}
-
-static const char *chars(PyObject *text)
-{
-    Py_ssize_t size;
-    const char *found = text && PyUnicode_Check(text) ? PyUnicode_AsUTF8AndSize(text, &size) : NULL;
-    PyErr_Clear();
-    return found ? found : "";
-}
-
-/* Answers with the current exception. */
-static void fail(serving *s, phase at)
-{
-    far__py_state *st = s->agent->st;
-    far_status status = status_of(st, at);
-    PyObject *exception = far__py_take_exception();
-    PyObject *parts =
-        exception ? PyObject_CallFunctionObjArgs(st->describe, exception, NULL) : NULL;
-    if (!parts || !PyTuple_Check(parts) || PyTuple_Size(parts) != 4)
-        Py_CLEAR(parts);
-    PyErr_Clear();
-    far_message *payload = NULL;
-    if (parts && status == FAR_EREMOTE && PyBytes_Check(PyTuple_GetItem(parts, 3)))
-        payload = far__py_pickled(st, PyTuple_GetItem(parts, 3));
-    PyErr_Clear();
-    const char *type_name = parts ? chars(PyTuple_GetItem(parts, 0)) : "";
-    const char *text = parts ? chars(PyTuple_GetItem(parts, 1)) : "an error without words";
-    const char *traceback = parts ? chars(PyTuple_GetItem(parts, 2)) : "";
-    Py_BEGIN_ALLOW_THREADS
-    far_incoming_fail(s->call, status, type_name, text, traceback, payload);
-    Py_END_ALLOW_THREADS
-    Py_XDECREF(parts);
-    Py_XDECREF(exception);
-}
-
-static void detach(serving *s)
-{
-    serving_now = s->outer;
-    if (s->object) {
-        s->object->call = NULL;
-        Py_CLEAR(s->object);
+    PyObject *object = Py_NewRef((PyObject *)value);
+    PyObject *func = PyObject_GetAttr(object, name);
+    if (func && !PyCallable_Check(func)) {
+        PyErr_Format(PyExc_TypeError, "%R of a %S is no method", name, (PyObject *)Py_TYPE(object));
+        Py_CLEAR(func);
     }
+    Py_DECREF(object);
+    if (!func)
+        return -1;
+    request inner = {func, Py_NewRef(args), PyDict_Size(kwargs) > 0 ? Py_NewRef(kwargs) : NULL};
+    request_clear(r);
+    *r = inner;
+    return 0;
 }
 
-/* The reply, or NULL with an exception set. */
-static far_message *run(serving *s, phase *at)
+/* A call that waits, without a thread, for the value of the reference that it goes through. */
+typedef struct parked {
+    far__py_answer answer; /* holds the agent */
+    request request;
+} parked;
+
+static void resume(far_future *settled, void *arg);
+
+/* Takes the request, and the answer unless it fails. */
+static int park(far__py_answer *a, request *r)
 {
-    request r = {0};
-    const char *method = far_incoming_method(s->call);
-    far_message *message = far_incoming_take_message(s->call);
-    int rc = read_request(s->agent->st, method, message, at, &r);
-    far_message_discard(message);
-    far_message *reply = NULL;
-    if (rc == 0) {
-        *at = PHASE_RUN;
-        PyObject *value = PyObject_Call(r.func, r.args, r.kwargs);
-        far_encoding encoding = r.encoding;
-        request_clear(&r);
-        if (value) {
-            *at = PHASE_ANSWER;
-            reply = pack_result(s, method, encoding, value);
-            Py_DECREF(value);
+    far__py_rref *rref = (far__py_rref *)PyTuple_GetItem(r->args, 0);
+    far_future *settled;
+    parked *p = PyMem_Malloc(sizeof *p);
+    if (!p) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    far_status status = far_rref_settled(rref->ref, &settled);
+    if (status == FAR_OK) {
+        *p = (parked){*a, *r};
+        Py_INCREF((PyObject *)a->agent);
+        Py_BEGIN_ALLOW_THREADS
+        status = far_future_on_done(settled, resume, p, 0);
+        far_future_release(settled);
+        Py_END_ALLOW_THREADS
+        if (status == FAR_OK) {
+            *a = (far__py_answer){.agent = a->agent};
+            *r = (request){NULL, NULL, NULL};
+            return 0;
         }
+        Py_DECREF((PyObject *)a->agent);
     }
+    PyMem_Free(p);
+    far__py_raise(a->agent->st, status, NULL);
+    return -1;
+}
+
+/* ---- running */
+
+/* Is it marked by functions.async_execution? Looks into the function's dict, where the mark is. */
+static int is_async(far__py_state *st, PyObject *func)
+{
+    PyObject *inner = NULL;
+    if ((PyObject *)Py_TYPE(func) == st->method_type) {
+        func = inner = PyObject_GetAttr(func, st->str_func);
+        if (!inner)
+            return -1;
+    }
+    int marked = 0;
+    if ((PyObject *)Py_TYPE(func) == st->function_type) {
+        PyObject *dict = PyObject_GenericGetDict(func, NULL);
+        marked = dict && PyDict_GetItemWithError(dict, st->str_async) != NULL;
+        Py_XDECREF(dict);
+    }
+    Py_XDECREF(inner);
+    return PyErr_Occurred() ? -1 : marked;
+}
+
+/* What the function gave back: the result, or what will give it later. The answer may be taken. */
+static int take_value(far__py_answer *a, int marked, PyObject *value, far__py_phase *at,
+                      far__py_outcome *out)
+{
+    far__py_state *st = a->agent->st;
+    if ((PyObject *)Py_TYPE(value) == st->coroutine_type) {
+        int rc = far__py_answer_by_task(a, value);
+        if (rc < 0) { /* or Python complains that it was never awaited */
+            PyObject *error = far__py_take_exception();
+            PyObject *none = PyObject_CallMethod(value, "close", NULL);
+            Py_XDECREF(none);
+            PyErr_Clear();
+            far__py_put_exception(error);
+        }
+        return rc;
+    }
+    if (marked && PyObject_TypeCheck(value, st->future_type))
+        return far__py_answer_by_future(a, (far__py_future *)value);
+    if (marked) {
+        PyErr_Format(PyExc_TypeError,
+                     "a function marked by async_execution returns a farcall.Future, but '%s' "
+                     "returned a %S: %R",
+                     far_incoming_method(a->call), (PyObject *)Py_TYPE(value), value);
+        return -1;
+    }
+    *at = FAR__PY_PACK;
+    return far__py_answer_pack(a, value, out);
+}
+
+/* Runs the function; the request is used up. */
+static int run(far__py_answer *a, request *r, far__py_phase *at, far__py_outcome *out)
+{
+    far__py_state *st = a->agent->st;
+    *at = FAR__PY_RUN;
+    if (r->func == st->invoke) {
+        int waits = unwrap(st, r);
+        if (waits != 0)
+            return waits < 0 ? -1 : park(a, r);
+    }
+    int marked = is_async(st, r->func);
+    PyObject *value = marked < 0 ? NULL : PyObject_Call(r->func, r->args, r->kwargs);
+    request_clear(r);
+    if (!value)
+        return -1;
+    int rc = take_value(a, marked, value, at, out);
+    Py_DECREF(value);
+    return rc;
+}
+
+static int read_and_run(far__py_answer *a, far__py_phase *at, far__py_outcome *out)
+{
+    request r = {NULL, NULL, NULL};
+    far_message *message = far_incoming_take_message(a->call);
+    a->encoding = far_message_encoding(message);
+    int rc = read_request(a->agent, far_incoming_method(a->call), message, at, &r);
+    far_message_discard(message);
+    if (rc == 0)
+        rc = run(a, &r, at, out);
     request_clear(&r);
-    return reply;
+    return rc;
+}
+
+/* Ends a turn of serving; leaves the GIL, so that it is taken once a call. */
+static void finish(far__py_answer *a, int rc, far__py_phase at, const far__py_outcome *outcome,
+                   PyGILState_STATE gil)
+{
+    far_incoming *call = NULL;
+    if (rc < 0)
+        far__py_answer_fail(a, at);
+    else
+        call = far__py_answer_detach(a);
+    a->agent->inside--;
+    far__py_leave(gil);
+    if (call)
+        far__py_answer_give(call, outcome);
 }
 
 void far__py_serve(far_incoming *call, void *arg)
 {
     far__py_agent *agent = arg;
     PyGILState_STATE gil = far__py_enter();
-    serving s = {.agent = agent, .call = call, .outer = serving_now};
-    phase at = PHASE_FIND;
+    far__py_answer answer = {.agent = agent, .call = call};
+    far__py_outcome outcome = {NULL, NULL};
+    far__py_phase at = FAR__PY_FIND;
+    serving s = {&answer, serving_now};
     serving_now = &s;
     agent->inside++;
-    far_message *reply = run(&s, &at);
-    detach(&s);
-    if (!reply)
-        fail(&s, at);
-    agent->inside--;
+    int rc = read_and_run(&answer, &at, &outcome);
+    serving_now = s.outer;
+    finish(&answer, rc, at, &outcome, gil);
+}
+
+/* The value is there, or will never be: the call goes on. On an executor thread, without the GIL. */
+static void resume(far_future *settled, void *arg)
+{
+    (void)settled;
+    parked *p = arg;
+    PyGILState_STATE gil = far__py_enter();
+    far__py_agent *agent = p->answer.agent;
+    far__py_answer answer = p->answer;
+    far__py_outcome outcome = {NULL, NULL};
+    far__py_phase at = FAR__PY_RUN;
+    serving s = {&answer, serving_now};
+    serving_now = &s;
+    agent->inside++;
+    int rc = -1;
+    if (far_incoming_cancelled(answer.call))
+        far__py_raise(agent->st, FAR_ECANCELED, "nobody waits for this call any more");
+    else
+        rc = run(&answer, &p->request, &at, &outcome);
+    request_clear(&p->request);
+    PyMem_Free(p);
+    serving_now = s.outer;
+    finish(&answer, rc, at, &outcome, gil);
+    gil = far__py_enter();
+    Py_DECREF((PyObject *)agent);
     far__py_leave(gil);
-    if (reply)
-        far_incoming_reply(call, reply);
+}
+
+void far__py_fetch(far_incoming *call, void *arg)
+{
+    far__py_agent *agent = arg;
+    PyGILState_STATE gil = far__py_enter();
+    far__py_answer answer = {.agent = agent, .call = call};
+    agent->inside++;
+    PyObject *value = far_incoming_kept(call, &answer.encoding);
+    far__py_outcome outcome = {NULL, NULL};
+    Py_INCREF(value);
+    outcome.reply = far__py_answer_fetched(&answer, value);
+    Py_DECREF(value);
+    finish(&answer, outcome.reply ? 0 : -1, FAR__PY_PACK, &outcome, gil);
 }
 
 /* ---- current_call() */
 
+void far__py_mark_loop(far__py_agent *agent)
+{
+    loop_of = agent;
+}
+
 far__py_agent *far__py_serving_agent(void)
 {
-    return serving_now ? serving_now->agent : NULL;
+    return serving_now ? serving_now->answer->agent : loop_of;
+}
+
+/* The CurrentCall of the task that runs on this thread, borrowed (its context holds it); NULL: none. */
+static current_object *current_of_task(far__py_state *st)
+{
+    PyObject *current = PyObject_CallFunctionObjArgs(st->task_call, NULL);
+    bool found = current && PyObject_TypeCheck(current, st->current_type);
+    Py_XDECREF(current);
+    PyErr_Clear();
+    return found ? (current_object *)current : NULL;
 }
 
 far_duration far__py_current_left(void)
 {
-    return serving_now ? far_incoming_remaining(serving_now->call) : FAR_FOREVER;
+    if (serving_now)
+        return serving_now->answer->call ? far_incoming_remaining(serving_now->answer->call)
+                                         : FAR_FOREVER;
+    current_object *current = loop_of ? current_of_task(loop_of->st) : NULL;
+    return current && current->call ? far_incoming_remaining(current->call) : FAR_FOREVER;
+}
+
+PyObject *far__py_current_of(far__py_answer *a)
+{
+    if (a->current)
+        return a->current;
+    far__py_state *st = a->agent->st;
+    PyObject *caller = far__py_worker_info(st, far_incoming_caller(a->call));
+    PyObject *method = caller ? far__py_text(far_incoming_method(a->call)) : NULL;
+    current_object *object = method ? PyObject_New(current_object, st->current_type) : NULL;
+    if (!object) {
+        Py_XDECREF(method);
+        Py_XDECREF(caller);
+        return NULL;
+    }
+    object->st = st;
+    object->call = a->call;
+    object->caller = caller;
+    object->method = method;
+    a->current = (PyObject *)object;
+    return a->current;
+}
+
+void far__py_current_answered(PyObject *current)
+{
+    ((current_object *)current)->call = NULL;
 }
 
 PyObject *far__py_current(far__py_state *st)
 {
-    serving *s = serving_now;
-    if (!s) {
+    PyObject *current = NULL;
+    if (!serving_now)
+        current = (PyObject *)current_of_task(st);
+    else if (serving_now->answer->call)
+        current = far__py_current_of(serving_now->answer);
+    if (!current && !PyErr_Occurred())
         PyErr_SetString(st->RpcError, "this thread serves no call now");
-        return NULL;
-    }
-    if (!s->object) {
-        PyObject *caller = far__py_worker_info(st, far_incoming_caller(s->call));
-        PyObject *method = caller ? far__py_text(far_incoming_method(s->call)) : NULL;
-        current_object *object = method ? PyObject_New(current_object, st->current_type) : NULL;
-        if (!object) {
-            Py_XDECREF(method);
-            Py_XDECREF(caller);
-            return NULL;
-        }
-        object->st = st;
-        object->call = s->call;
-        object->caller = caller;
-        object->method = method;
-        s->object = object;
-    }
-    return Py_NewRef((PyObject *)s->object);
+    return Py_XNewRef(current);
 }
 
 static far_incoming *call_of(PyObject *self)

@@ -108,6 +108,12 @@ static PyObject *rpc_async(PyObject *module, PyObject *const *args, Py_ssize_t n
     return on_default(module, far__py_rpc_async, args, nargs, kwnames);
 }
 
+static PyObject *remote(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
+                        PyObject *kwnames)
+{
+    return on_default(module, far__py_remote, args, nargs, kwnames);
+}
+
 /* ---- the rest */
 
 static PyObject *current_call(PyObject *module, PyObject *none)
@@ -120,6 +126,11 @@ static PyObject *serving(PyObject *module, PyObject *agent)
 {
     (void)module;
     return PyBool_FromLong(works_for == agent);
+}
+
+static PyObject *read_rref(PyObject *module, PyObject *index)
+{
+    return far__py_read_rref(far__py_state_of(module), index);
 }
 
 static PyObject *wait_all(PyObject *module, PyObject *args)
@@ -185,12 +196,24 @@ static PyMethodDef functions[] = {
      "Arrays among the arguments are sent from where they lie: do not change them before the "
      "future\n"
      "has completed, or say copy=True."},
+    {"remote", FASTCALL(remote), METH_FASTCALL | METH_KEYWORDS,
+     "remote(to, func, args=None, kwargs=None, timeout=None, *, copy=True)\n--\n\n"
+     "Calls func(*args, **kwargs) on another worker, or this one, and leaves the result there;\n"
+     "returns an RRef to it at once.\n\n"
+     "timeout: how long the function may take there. What it raises, or that its time was up, is\n"
+     "raised at each later use of the RRef.\n"
+     "Arrays among the arguments are copied before this returns. With copy=False they are sent "
+     "from\n"
+     "where they lie: leave them alone until confirmed_by_owner() or a use of the RRef has "
+     "returned."},
     {"current_call", current_call, METH_NOARGS,
-     "current_call()\n--\n\nInside a handler: the call that this thread serves (.caller, .method, "
+     "current_call()\n--\n\nInside a handler: the call that this thread or task serves (.caller, "
+     ".method, "
      ".remaining(), .cancelled(), .closing())."},
     {"collect_all", collect_all, METH_O,
      "collect_all(futures, /)\n--\n\nA Future of the list of `futures`, done when all of them have "
      "ended, well or not."},
+    {"_rref", read_rref, METH_O, NULL},
     {"_wait_all", wait_all, METH_VARARGS, NULL},
     {"_set_default", set_default, METH_VARARGS, NULL},
     {"_get_default", get_default, METH_NOARGS, NULL},
@@ -224,6 +247,11 @@ static const import imports[] = {
     {"farcall._names", "METHOD_DESCRIPTOR", offsetof(far__py_state, method_descriptor)},
     {"farcall._names", "FUNCTION", offsetof(far__py_state, function_type)},
     {"farcall._aio", "waits", offsetof(far__py_state, waits)},
+    {"farcall._aio", "task_call", offsetof(far__py_state, task_call)},
+    {"farcall._rref", "invoke", offsetof(far__py_state, invoke)},
+    {"farcall._rref", "Proxy", offsetof(far__py_state, proxy)},
+    {"types", "MethodType", offsetof(far__py_state, method_type)},
+    {"types", "CoroutineType", offsetof(far__py_state, coroutine_type)},
     {"farcall._workers", "WorkerInfo", offsetof(far__py_state, worker_info)},
     {"pickle", "dumps", offsetof(far__py_state, dumps)},
     {"pickle", "loads", offsetof(far__py_state, loads)},
@@ -264,10 +292,13 @@ static int make_constants(far__py_state *st)
     st->str_buffers = PyUnicode_InternFromString("buffers");
     st->str_buffer_callback = PyUnicode_InternFromString("buffer_callback");
     st->str_protocol = PyUnicode_InternFromString("protocol");
+    st->str_async = PyUnicode_InternFromString("_farcall_async");
+    st->str_func = PyUnicode_InternFromString("__func__");
     st->protocol = PyLong_FromLong(5);
     st->empty_tuple = PyTuple_New(0);
     return st->exports && st->sent && st->resolved && st->str_id && st->str_buffers &&
-                   st->str_buffer_callback && st->str_protocol && st->protocol && st->empty_tuple
+                   st->str_buffer_callback && st->str_protocol && st->str_async && st->str_func &&
+                   st->protocol && st->empty_tuple
                ? 0
                : -1;
 }
@@ -286,9 +317,12 @@ static int module_exec(PyObject *module)
     if (add_type(module, &far__py_buffer_spec, &st->buffer_type) < 0 ||
         add_type(module, &far__py_current_spec, &st->current_type) < 0 ||
         add_type(module, &far__py_future_spec, &st->future_type) < 0 ||
+        add_type(module, &far__py_answer_spec, &st->answer_type) < 0 ||
+        add_type(module, &far__py_rref_spec, &st->rref_type) < 0 ||
         add_type(module, &far__py_agent_spec, &st->agent_type) < 0)
         return -1;
-    return 0;
+    st->read_rref = PyObject_GetAttrString(module, "_rref");
+    return st->read_rref ? 0 : -1;
 }
 
 /* Every PyObject * of the state, once. */
@@ -308,21 +342,31 @@ static int module_exec(PyObject *module)
     X(rebuild)                                                                                     \
     X(lost)                                                                                        \
     X(waits)                                                                                       \
+    X(task_call)                                                                                   \
+    X(invoke)                                                                                      \
+    X(proxy)                                                                                       \
+    X(read_rref)                                                                                   \
     X(worker_info)                                                                                 \
     X(timedelta)                                                                                   \
     X(method_descriptor)                                                                           \
     X(function_type)                                                                               \
+    X(method_type)                                                                                 \
+    X(coroutine_type)                                                                              \
     X(numpy_asarray)                                                                               \
     X(str_id)                                                                                      \
     X(str_buffers)                                                                                 \
     X(str_buffer_callback)                                                                         \
     X(str_protocol)                                                                                \
+    X(str_async)                                                                                   \
+    X(str_func)                                                                                    \
     X(protocol)                                                                                    \
     X(empty_tuple)                                                                                 \
     X(agent_type)                                                                                  \
     X(future_type)                                                                                 \
     X(buffer_type)                                                                                 \
-    X(current_type)
+    X(current_type)                                                                                \
+    X(rref_type)                                                                                   \
+    X(answer_type)
 
 static const size_t objects[] = {
 #define OBJECT_OFFSET(name) offsetof(far__py_state, name),

@@ -53,6 +53,42 @@ static bool simple(PyObject *object, int depth, int *left)
 
 /* ---- writing */
 
+/* The message that this thread pickles for. References go into it while the pickle is made. */
+typedef struct packing {
+    far__py_state *st;
+    far_message *message; /* NULL until something needs it */
+    bool refused;         /* a reference could not be added, so another pickler will not help */
+} packing;
+
+static _Thread_local packing *packing_now;
+
+int far__py_pack_rref(far__py_rref *rref, size_t *index)
+{
+    packing *p = packing_now;
+    if (!p) {
+        PyErr_SetString(PyExc_TypeError,
+                        "an RRef is pickled only as an argument or result of a call: elsewhere its "
+                        "value would not know of the copy");
+        return -1;
+    }
+    far_status status = FAR_OK;
+    if (!p->message)
+        status = far_message_create(FAR_ENCODING_PICKLE, &p->message);
+    if (status == FAR_OK)
+        status = far_message_add_rref(p->message, rref->ref, index);
+    if (status == FAR_OK)
+        return 0;
+    p->refused = true;
+    far__py_rref_refused(rref, status);
+    return -1;
+}
+
+static void packing_restart(packing *p)
+{
+    far_message_discard(p->message);
+    p->message = NULL;
+}
+
 static void drop_bytes(void *arg)
 {
     if (far__py_finished())
@@ -75,25 +111,30 @@ static far_status set_body(far_message *message, PyObject *bytes, char *data, si
     return far_message_set_body(message, buffer);
 }
 
-far_message *far__py_pickled(far__py_state *st, PyObject *bytes)
+/* Puts the pickle into `message`, or a new one for NULL; takes it. */
+static far_message *put_pickle(far__py_state *st, far_message *message, PyObject *bytes)
 {
     char *data;
     Py_ssize_t size;
     if (PyBytes_AsStringAndSize(bytes, &data, &size) < 0)
-        return NULL;
-    far_message *message;
-    far_status status = far_message_create(FAR_ENCODING_PICKLE, &message);
-    if (status != FAR_OK) {
-        far__py_raise(st, status, NULL);
-        return NULL;
-    }
-    status = set_body(message, bytes, data, (size_t)size);
-    if (status != FAR_OK) {
-        far_message_discard(message);
-        far__py_raise(st, status, NULL);
-        return NULL;
-    }
-    return message;
+        goto err_discard;
+    far_status status = FAR_OK;
+    if (!message)
+        status = far_message_create(FAR_ENCODING_PICKLE, &message);
+    if (status == FAR_OK)
+        status = set_body(message, bytes, data, (size_t)size);
+    if (status == FAR_OK)
+        return message;
+    far__py_raise(st, status, NULL);
+
+err_discard:
+    far_message_discard(message);
+    return NULL;
+}
+
+far_message *far__py_pickled(far__py_state *st, PyObject *bytes)
+{
+    return put_pickle(st, NULL, bytes);
 }
 
 /* pickle's buffer_callback: true keeps the bytes inside the pickle. `self` is the list of the others. */
@@ -127,11 +168,12 @@ static PyObject *dump_general(far__py_state *st, PyObject *object, PyObject *cal
 }
 
 /* What plain pickle refuses may go by value; its own complaint stays if that fails as well. */
-static PyObject *dump_refused(far__py_state *st, PyObject *object, PyObject *callback,
-                              PyObject *buffers)
+static PyObject *dump_refused(packing *p, PyObject *object, PyObject *callback, PyObject *buffers)
 {
-    if (!PyErr_ExceptionMatches(PyExc_Exception))
+    far__py_state *st = p->st;
+    if (p->refused || !PyErr_ExceptionMatches(PyExc_Exception))
         return NULL;
+    packing_restart(p);
     PyObject *refusal = far__py_take_exception();
     if (!refusal || PyList_SetSlice(buffers, 0, PyList_Size(buffers), NULL) < 0) {
         Py_XDECREF(refusal);
@@ -164,31 +206,43 @@ err_discard:
     return NULL;
 }
 
-static far_message *pickle_general(far__py_state *st, PyObject *object, const far__py_pack *pack)
+static PyObject *dump(packing *p, PyObject *object, bool by_value, PyObject *callback,
+                      PyObject *buffers)
 {
-    far_message *message = NULL;
-    PyObject *bytes = NULL;
-    PyObject *buffers = PyList_New(0);
-    PyObject *callback = buffers ? PyCFunction_NewEx(&take_buffer_def, buffers, NULL) : NULL;
-    if (!callback)
-        goto out;
-    if (pack->by_value || st->console) {
+    far__py_state *st = p->st;
+    packing *outer = packing_now;
+    PyObject *bytes;
+    packing_now = p;
+    if (by_value || st->console) {
         bytes = PyObject_CallFunctionObjArgs(st->dumps_by_value, object, callback, Py_None, NULL);
     } else {
         bytes = dump_general(st, object, callback);
         if (!bytes)
-            bytes = dump_refused(st, object, callback, buffers);
+            bytes = dump_refused(p, object, callback, buffers);
     }
-    if (!bytes)
-        goto out;
-    message = far__py_pickled(st, bytes);
+    packing_now = outer;
+    return bytes;
+}
+
+static far_message *pickle_general(far__py_state *st, PyObject *object, const far__py_pack *pack)
+{
+    packing p = {.st = st};
+    far_message *message = NULL;
+    PyObject *bytes = NULL;
+    PyObject *buffers = PyList_New(0);
+    PyObject *callback = buffers ? PyCFunction_NewEx(&take_buffer_def, buffers, NULL) : NULL;
+    if (callback)
+        bytes = dump(&p, object, pack->by_value, callback, buffers);
+    if (bytes)
+        message = put_pickle(st, p.message, bytes);
+    else
+        packing_restart(&p);
     if (message)
         message = add_segments(st, message, buffers, pack->copy);
-out:
     Py_XDECREF(bytes);
     Py_XDECREF(callback);
     Py_XDECREF(buffers);
-    if (!message)
+    if (!message && !p.refused)
         far__py_unsendable(st, pack->what, pack->name, "sent");
     return message;
 }
@@ -209,6 +263,49 @@ far_message *far__py_pickle(far__py_state *st, PyObject *object, const far__py_p
 }
 
 /* ---- reading */
+
+/* The message that this thread unpickles. */
+typedef struct reading {
+    far__py_agent *agent;
+    far_message *message;
+    PyObject *made; /* index -> RRef; NULL: none was asked for yet */
+} reading;
+
+static _Thread_local reading *reading_now;
+
+static PyObject *make_rref(reading *r, PyObject *number)
+{
+    size_t index = PyLong_AsSize_t(number);
+    if (index == (size_t)-1 && PyErr_Occurred())
+        return NULL;
+    far_rref *ref;
+    far_status status = far_message_rref(r->message, index, &ref);
+    if (status == FAR_OK)
+        return far__py_rref_new(r->agent, ref);
+    if (status != FAR_EINVAL)
+        return far__py_raise(r->agent->st, status, NULL);
+    PyErr_Format(r->agent->st->SerializationError, "the message has no reference %zu", index);
+    return NULL;
+}
+
+PyObject *far__py_read_rref(far__py_state *st, PyObject *index)
+{
+    reading *r = reading_now;
+    if (!r) {
+        PyErr_SetString(st->SerializationError,
+                        "an RRef can be unpickled only out of the call that brought it");
+        return NULL;
+    }
+    if (!r->made)
+        r->made = PyDict_New();
+    PyObject *rref = r->made ? PyDict_GetItemWithError(r->made, index) : NULL;
+    if (rref)
+        return Py_NewRef(rref);
+    rref = PyErr_Occurred() ? NULL : make_rref(r, index);
+    if (rref && PyDict_SetItem(r->made, index, rref) < 0)
+        Py_CLEAR(rref);
+    return rref;
+}
 
 /* Pickle wraps what was read-only at the sender by asking the buffer for a plain view. What arrives is
  * the receiver's own and writable, so those views answer that they are read-only already and pickle
@@ -266,8 +363,9 @@ static PyObject *load_general(far__py_state *st, const far_message *message, PyO
     return object;
 }
 
-PyObject *far__py_unpickle(far__py_state *st, const far_message *message)
+PyObject *far__py_unpickle(far__py_agent *agent, far_message *message)
 {
+    far__py_state *st = agent->st;
     const char *body = far_message_body(message);
     Py_ssize_t size = (Py_ssize_t)far_message_body_size(message);
     PyObject *data = size <= FAR__PY_COPY_MAX || !body
@@ -278,8 +376,13 @@ PyObject *far__py_unpickle(far__py_state *st, const far_message *message)
     if (!args)
         return NULL;
     size_t count = far_message_segment_count(message);
+    reading r = {.agent = agent, .message = message};
+    reading *outer = reading_now;
+    reading_now = &r;
     PyObject *object =
         count == 0 ? PyObject_Call(st->loads, args, NULL) : load_general(st, message, args, count);
+    reading_now = outer;
+    Py_XDECREF(r.made);
     Py_DECREF(args);
     return object;
 }

@@ -31,12 +31,20 @@ static void wake_waiter(PyObject *agent, PyObject *tag)
     Py_DECREF(tag);
 }
 
+static _Thread_local far__py_agent *service_of; /* whose service thread this is */
+
+far__py_agent *far__py_service_agent(void)
+{
+    return service_of;
+}
+
 PyObject *far__py_service_run(PyObject *self, PyObject *none)
 {
     far__py_agent *agent = (far__py_agent *)self;
     (void)none;
     if (!agent->ref)
         return far__py_raise(agent->st, FAR_ECLOSED, NULL);
+    service_of = agent;
     for (;;) {
         far_event event;
         far_status status;

@@ -492,10 +492,11 @@ PyObject *far__py_raw_read_call(far__py_state *st, far_message *message)
     return pair;
 }
 
-PyObject *far__py_read_result(far__py_state *st, far_message *message)
+PyObject *far__py_read_result(far__py_agent *agent, far_message *message)
 {
+    far__py_state *st = agent->st;
     switch (far_message_encoding(message)) {
-    case FAR_ENCODING_PICKLE: return far__py_unpickle(st, message);
+    case FAR_ENCODING_PICKLE: return far__py_unpickle(agent, message);
     case FAR_ENCODING_VALUES: return read_values_result(st, message);
     case FAR_ENCODING_RAW: break;
     }
