@@ -2,6 +2,10 @@
  * farcall: remote procedure calls between the processes of one distributed program.
  * This is the whole public C API of libfarcall.
  *
+ * A caller: far_options_init, far_agent_open, far_agent_find; for each call far_message_create,
+ * far_message_put_..., far_call_sync, far_message_values, far_message_discard; at the end
+ * far_agent_shutdown, far_agent_release. A callee fills options.methods. See examples/matrix.c.
+ *
  * Conventions
  *   Every function may be called from any thread and does not block, unless its text says otherwise.
  *   Pointers: "borrows" = used during the call only; "copies" = the callee keeps its own copy;
@@ -164,7 +168,8 @@ FAR_API far_buffer *far_message_segment(const far_message *message, size_t index
 /* ------------------------------------------------------------------------------------- values */
 
 /* What every language can read: nil, bool, int, float, string, bytes, list, map and tensors.
- * A call to an exported name carries [list of positional arguments, map of keyword arguments]. */
+ * A call to an exported name carries a list of positional arguments, then a map of keyword arguments,
+ * which may be left out; the reply is one value, or none for nil. */
 
 struct DLManagedTensor; /* <dlpack/dlpack.h>, version 0.6 */
 
@@ -257,7 +262,7 @@ typedef struct far_future far_future;     /* the result of a call, once it is th
 typedef struct far_incoming far_incoming; /* a call being served */
 typedef struct far_rref far_rref;         /* a reference to a value that lives at a worker */
 
-typedef uint32_t far_worker_id;
+typedef uint32_t far_worker_id; /* the worker's rank */
 
 enum { FAR_NAME_MAX = 127 }; /* bytes; a name is of [A-Za-z0-9_.:-] */
 
@@ -358,7 +363,8 @@ FAR_API far_status far_agent_create(const far_options *options, far_agent **out,
  * most init_timeout. On failure the agent is closed and the error says who is missing or why.
  * FAR_ETIMEOUT, FAR_EAUTH, FAR_EVERSION, FAR_EBUSY (name, rank or port taken), FAR_ESYSTEM, ... */
 FAR_API far_status far_agent_join(far_agent *agent, far_error *error) FAR_MUST_USE;
-/* far_agent_create and far_agent_join in one. */
+/* far_agent_create and far_agent_join in one. One reference is returned; far_agent_shutdown and
+ * far_agent_release end it. */
 FAR_API far_status far_agent_open(const far_options *options, far_agent **out,
                                   far_error *error) FAR_MUST_USE;
 /* Leaves gracefully; blocks: serves calls until every worker has called it and no call is in flight
@@ -435,7 +441,8 @@ enum {
 FAR_API far_status far_call(far_agent *agent, far_worker_id to, const char *method,
                             far_message *message, far_duration timeout, unsigned flags,
                             far_future **out) FAR_MUST_USE;
-/* The same, and blocks for the result: *reply is the caller's to discard. Resumes after signals. */
+/* The same, and blocks for the result: *reply is the caller's to discard. Resumes after signals.
+ * A failure's traceback and payload are with far_call and far_future_failure only. */
 FAR_API far_status far_call_sync(far_agent *agent, far_worker_id to, const char *method,
                                  far_message *message, far_duration timeout, far_message **reply,
                                  far_error *error) FAR_MUST_USE;
