@@ -338,7 +338,7 @@ static void *traffic(void *arg)
 static void storm_over(cluster_net net)
 {
     cluster c;
-    for (int round = 0; round < 20; round++) {
+    for (int round = 0; round < 8; round++) {
         leaver all[4];
         atomic_store(&stop, false);
         cluster_open(&c, net, NULL);
