@@ -249,14 +249,14 @@ PyObject *far__py_current_of(far__py_answer *answer); /* borrowed */
 void far__py_current_answered(PyObject *current);
 /* Time left of the call this thread serves; FAR_FOREVER if none or no limit. */
 far_duration far__py_current_left(void);
-far__py_agent *far__py_serving_agent(void); /* borrowed; NULL: this thread serves no call */
+far__py_agent *far__py_serving_agent(void);   /* borrowed; NULL: this thread serves no call */
 void far__py_mark_loop(far__py_agent *agent); /* this thread runs the agent's event loop */
 extern PyType_Spec far__py_current_spec;
 
 /* ---- rref.c */
 PyObject *far__py_rref_new(far__py_agent *agent, far_rref *ref); /* takes ref */
 /* Raises what a use of the reference was refused with. NULL. */
-PyObject *far__py_rref_refused(far__py_rref *rref, far_status status);
+PyObject *far__py_rref_refused(far__py_rref *self, far_status status);
 /* far_free_fn of kept values, which are references to Python objects. */
 void far__py_drop_value(void *value);
 /* What is known about references, as a list of dicts; the RRefs that the program holds, as texts. */

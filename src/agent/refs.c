@@ -403,8 +403,7 @@ static void pump(far_agent *a)
 {
     far__refs_action action;
     far_incoming *start;
-    far_status status;
-    while ((status = next(a, &action, &start)) == FAR_OK) {
+    while (next(a, &action, &start) == FAR_OK) {
         act(a, &action);
         if (start)
             far__incoming_start(start);

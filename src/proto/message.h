@@ -16,7 +16,7 @@ struct far_message {
     far_buffer **segments;
     size_t segment_count, segment_room;
     void *values; /* decoded values and their memory, owned by proto/values; NULL before decoding */
-    void *refs;        /* what it carries of references: the agent's; NULL: nothing */
+    void *refs;   /* what it carries of references: the agent's; NULL: nothing */
     void (*refs_end)(far_message *m); /* gives that up; called by far__message_destroy */
     uint8_t inline_body[FAR__MESSAGE_INLINE];
 };

@@ -220,8 +220,8 @@ far_status far__refs_out_add(far__refs_out *out, far__rref *r, size_t *index) FA
 /* A remote(): adds the creation of a reference owned by `to`, another worker; one handle is returned.
  * Once a message, which must be a request to `to`. Its id is there when the message is sealed.
  * FAR_ECLOSED, FAR_ETOOBIG, FAR_ENOMEM. */
-far_status far__refs_create(far__refs *refs, far__refs_out *out, far__wire_worker to,
-                            far__rref **r) FAR_MUST_USE;
+far_status far__refs_create(far__refs *refs, far__refs_out *o, far__wire_worker to,
+                            far__rref **out) FAR_MUST_USE;
 /* The message will go to `to`, which may be this worker itself. Makes the forks. FAR_EPEER: that
  * worker was lost. FAR_ENOMEM. After either it is as before: give it up by far__refs_out_lost. */
 far_status far__refs_out_seal(far__refs_out *out, far__wire_worker to, bool is_reply) FAR_MUST_USE;
@@ -233,12 +233,12 @@ bool far__refs_created(far__rref *r, far_status status, void *error) FAR_MUST_US
 void far__refs_out_answered(far__refs_out *out);
 void far__refs_out_lost(far__refs_out *out);
 void far__refs_out_expired(far__refs_out *out); /* of a message without a creation: as lost */
-void far__refs_out_replied(far__refs_out *out, uint64_t connection);
+void far__refs_out_replied(far__refs_out *o, uint64_t token);
 /* Connections on which this worker replies, by a number never used again, not 0. A reply that was
  * given up on an unknown or broken one may have been lost, and the receiver is asked. So a connection
  * that could not be noted (FAR_ENOMEM) costs only that question. */
-far_status far__refs_connected(far__refs *refs, uint64_t connection) FAR_MUST_USE;
-void far__refs_broke(far__refs *refs, uint64_t connection);
+far_status far__refs_connected(far__refs *refs, uint64_t token) FAR_MUST_USE;
+void far__refs_broke(far__refs *refs, uint64_t token);
 
 /* --------------------------------------------------------------------------- messages coming in */
 
@@ -258,10 +258,10 @@ struct far__refs_in {
     } items[];
 };
 
-/* A REQUEST or REPLY with references came from the worker `from`. FAR_EPROTO: nonsense. FAR_EPEER: of
+/* A REQUEST or REPLY with references came from the worker `who`. FAR_EPROTO: nonsense. FAR_EPEER: of
  * a lost worker. FAR_ENOMEM. After these nothing has been taken, and the message must count as not
  * arrived: its connection is to be closed (FAR_EPEER: it may be dropped). */
-far_status far__refs_arrive(far__refs *refs, far__wire_worker from, const far__wire_header *header,
+far_status far__refs_arrive(far__refs *refs, far__wire_worker who, const far__wire_header *header,
                             far__refs_in **out) FAR_MUST_USE;
 far__rref *far__refs_in_take(far__refs_in *in,
                              size_t i); /* a handle; NULL: there is no such index */
@@ -290,7 +290,7 @@ typedef struct far__refs_call {
 /* A call of another worker's machine: any of the five methods. `answer` gets the raw body of the reply
  * (appended). FAR_EPROTO: nonsense; FAR_EPEER: of a lost worker; FAR_ENOMEM: nothing or only a part
  * was done, the repeat does the rest. Answer these with an error. */
-far_status far__refs_request(far__refs *refs, far__wire_worker from, const char *method,
+far_status far__refs_request(far__refs *refs, far__wire_worker who, const char *method,
                              const void *body, size_t size, int64_t now,
                              far__bytes *answer) FAR_MUST_USE;
 /* The end of each call that was given out. FAR_OK: `answer` is the reply's body. FAR_EPEER: its worker

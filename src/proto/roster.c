@@ -348,7 +348,7 @@ far_status far__roster_admit(far__roster *r, const far__join *wish, far_worker_i
                  shown(wish->addresses));
         return clash(r, text, error);
     }
-    far_worker_id chosen;
+    far_worker_id chosen = 0;
     status = choose_id(r, wish, &chosen, error);
     if (status != FAR_OK)
         return status;

@@ -215,9 +215,8 @@ static void closed_over(cluster_net net)
         for (size_t i = 0; i < 6; i++)
             (void)end(f[i]);
         open_method();
-        far_incoming *in; /* their handlers go on */
-        far_incoming_reply((in = next_kept()), int_message(1));
-        far_incoming_fail((in = next_kept()), FAR_EREMOTE, NULL, "no", NULL, NULL);
+        far_incoming_reply(next_kept(), int_message(1)); /* their handlers go on */
+        far_incoming_fail(next_kept(), FAR_EREMOTE, NULL, "no", NULL, NULL);
         for (size_t i = 0; i < 6; i++)
             far_rref_release(r[i]);
         for (size_t i = 0; i < 3; i++)

@@ -86,7 +86,7 @@ far_status fetch(far_rref *r, far_duration timeout, int64_t *value)
 
 int64_t value_of(far_rref *r)
 {
-    int64_t value;
+    int64_t value = 0;
     must_ok(fetch(r, FAR_NO_LIMIT, &value));
     return value;
 }
