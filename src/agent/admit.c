@@ -128,7 +128,7 @@ static far_status admit(far_agent *a, const far__join *join, far_worker_id *id, 
                         bool *failed, far_error *error)
 {
     far__mutex_lock(&a->lock);
-    far_status status = FAR_ECLOSED;
+    far_status status;
     if (a->roster.failed != FAR_OK)
         status = far__error_set(error, a->roster.failed, "%s", a->roster.failed_text);
     else if (a->left || far__agreement_all_asked(&a->agreement)) /* the next job may follow here */
