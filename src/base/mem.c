@@ -75,7 +75,8 @@ void far__mem_free(void *block)
     if (!block)
         return;
     current.free(block, current.arg);
-    size_t before = atomic_fetch_sub_explicit(&live, 1, memory_order_relaxed);
+    /* Whoever sees zero may replace the table: this thread is through with it. */
+    size_t before = atomic_fetch_sub_explicit(&live, 1, memory_order_release);
     assert(before > 0);
     (void)before;
 }
@@ -95,7 +96,7 @@ char *far__mem_copy_text(const char *text, size_t size)
 
 size_t far__mem_live(void)
 {
-    return atomic_load_explicit(&live, memory_order_relaxed);
+    return atomic_load_explicit(&live, memory_order_acquire);
 }
 
 size_t far_memory_live(void)
