@@ -7,7 +7,7 @@ PREFIX ?= /usr/local
 SEEDS ?= 100000
 
 # What the demo and the measurements are started with.
-DEMO_CMD = PYTHONPATH=build/dev/python $(PYTHON) demo/main.py
+DEMO_CMD = PYTHONPATH=build/release/python $(PYTHON) demo/main.py
 BENCH_CMD = PYTHONPATH=build/release/python $(PYTHON) bench/run.py
 
 .PHONY: help demo test bench bench-peers check install sanitize soak clean
@@ -25,8 +25,8 @@ help:
 	@echo "make clean        remove build/"
 
 demo:
-	@tools/setup build test demo
-	@tools/build dev
+	@tools/setup build demo
+	@tools/build release
 	@$(DEMO_CMD)
 
 test:
