@@ -305,6 +305,7 @@ struct far__peer {
     far__list sleepers;  /* far__waiter.sleeper */
     far__list cancelled; /* by far__outcall.call.link, counted: the loop shall tell the callee */
     size_t watched;      /* pending calls with callbacks */
+    bool late;           /* the answer of a call that was given up may be on its way */
     int64_t last_call;
     bool appended; /* counted in agent.flush_needed */
     bool dial_posted, tick_armed;

@@ -242,7 +242,7 @@ _Atomic uint32_t *far__peer_pass_role(far__peer *p)
     }
     if (p->watched > 0)
         p->conn->ops->watch(p->conn, true);
-    else if (p->calls.count > 0)
+    else if (p->calls.count > 0 || p->late)
         far__peer_arm_tick(p);
     return NULL;
 }

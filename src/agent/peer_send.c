@@ -185,6 +185,10 @@ void far__peer_cancel(far__peer *p, far__outcall *oc)
     far__peer_unwatch(p, oc);
     if (p->state != FAR__PEER_UP || !oc->queued)
         return;
+    /* An answer that crosses the cancel is read even if no other call follows: it may bring references.
+     * One that follows on this connection finds it read, or knows that there will be none. */
+    p->late = true;
+    far__peer_arm_tick(p);
     if (far__peer_may_touch(p)) {
         send_cancel(p, oc);
         return;
@@ -288,7 +292,9 @@ void far__peer_on_tick(far__timer *t)
     p->tick_armed = false;
     if (p->appended)
         far__peer_flush(p);
-    if (p->state == FAR__PEER_UP && p->calls.count > 0 && !p->reader)
+    if (p->state == FAR__PEER_UP && (p->calls.count > 0 || p->late) && !p->reader) {
+        p->late = false;
         p->conn->ops->watch(p->conn, true);
+    }
     far__mutex_unlock(&p->lock);
 }

@@ -549,7 +549,8 @@ static uint64_t number(const char *name, uint64_t otherwise)
 static void killed_at_random(void **state)
 {
     (void)state;
-    uint64_t runs = number("FARCALL_KILL_RUNS", 20), seed = number("FARCALL_KILL_SEED", 1);
+    uint64_t runs = number("FARCALL_KILL_RUNS", RREFS_SLOW ? 4 : 20),
+             seed = number("FARCALL_KILL_SEED", 1);
     for (uint64_t i = 0; i < runs; i++) {
         fprintf(stderr, "         seed %llu\n", (unsigned long long)(seed + i));
         rrefs_reset();

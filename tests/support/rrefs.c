@@ -541,9 +541,16 @@ void rrefs_none_here(far_agent *a)
 
 void rrefs_none(const cluster *c)
 {
+    time_t until = time(NULL) + GUARD_S;
     for (size_t i = 0; i < c->size; i++) {
-        if (c->agents[i])
-            rrefs_none_here(c->agents[i]);
+        while (rrefs_drop_stored(c->agents[i]), !is_empty(c->agents[i])) {
+            if (time(NULL) > until) { /* what all of them know */
+                for (size_t k = 0; k < c->size; k++)
+                    far_agent_rrefs(c->agents[k], print_one, c->agents[k]);
+                cluster_fail(__FILE__, __LINE__, "no reference is left");
+            }
+            sched_yield();
+        }
     }
     gate_until(atomic_load(&rrefs.things) == 0);
 }

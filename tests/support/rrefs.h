@@ -24,6 +24,18 @@
 #include "support/cluster.h"
 #include "support/handlers.h"
 
+/* How much of what is slow is done where a sanitizer watches. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define RREFS_SLOW 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer)
+#define RREFS_SLOW 1
+#endif
+#endif
+#ifndef RREFS_SLOW
+#define RREFS_SLOW 0
+#endif
+
 typedef struct rrefs_state {
     gate held, go, used;
     _Atomic int64_t things; /* alive in this process */
@@ -38,9 +50,10 @@ void rrefs_reset(void);
 /* Lets go what "store" keeps here. */
 void rrefs_drop_stored(far_agent *a);
 
-/* Waits until no worker knows of any reference, and no thing is alive in this process. */
+/* Lets go what is stored and waits until no worker knows of any reference, and no thing is alive in this
+ * process. */
 void rrefs_none(const cluster *c);
-void rrefs_none_here(far_agent *a);
+void rrefs_none_here(far_agent *a); /* of things it does not speak */
 /* The same, then cluster_close. */
 void rrefs_close(cluster *c);
 
