@@ -405,6 +405,8 @@ static void again_over(cluster_net net)
         if (i % 2) {
             far_agent_release(zero.agent);
             far_agent_release(one.agent);
+            if (net == CLUSTER_HUB) /* where a place is free only when its agent is freed */
+                cluster_settle();
         } else {
             c.agents[0] = zero.agent;
             c.agents[1] = one.agent;
