@@ -59,7 +59,7 @@ static void sizes_body(cluster *c, far_agent *a, far_worker_id to)
 {
     (void)c;
     static const size_t sizes[] = {0,     1,     231,    232,    233,    4095,   4096,   4097,
-                                   65535, 65536, 262127, 262128, 262144, 262145, 600000, 5000000};
+                                   65535, 65536, 262127, 262128, 262144, 262145, 600000, 1000000};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         far_message *m;
         size_t size = sizes[i];
