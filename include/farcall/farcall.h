@@ -489,7 +489,8 @@ FAR_API far_status far_future_on_done(far_future *future, far_future_fn fn, void
 /* Gives FAR_EVENT_FUTURE_DONE with `tag` out of far_service_next once the call has ended (also if it
  * has already). Foreign threads only, else FAR_EINVAL. */
 FAR_API far_status far_future_notify(far_future *future, void *tag) FAR_MUST_USE;
-/* Ends the call with FAR_ECANCELED unless it has ended; the callee is told. True if it did. */
+/* Ends the call with FAR_ECANCELED unless it has ended; the callee is told. True if it did. False: it
+ * has ended, or another thread is ending it at this moment. */
 FAR_API bool far_future_cancel(far_future *future);
 FAR_API far_future *far_future_hold(far_future *future);
 /* NULL is accepted. A call whose future nobody holds goes on; its result is dropped. */

@@ -99,24 +99,24 @@ void far__waiter_leave(far__waiter *w, far_future *f)
         sched_yield();
 }
 
-/* Tells every waiter. The list is this thread's alone: `done` was set under the lock. */
+/* Tells every waiter. The list is this thread's alone: `done` was set under the lock.
+ * A reader is woken before its word moves: until then it does not leave, so what `wake` touches is there.
+ * Of "it sees done" and "this thread sees that it reads" one is true, by the fence here and the exchange
+ * with which it began to read. */
 static void wake_waiters(far__list *waiters)
 {
     pthread_t here = pthread_self();
     far__list *n = waiters->next;
+    atomic_thread_fence(memory_order_seq_cst);
     while (n != waiters) {
         far__waiter *w = far__container_of(n, far__waiter, link);
         n = n->next;
-        bool mine = pthread_equal(w->thread, here);
-        void (*wake)(void *) = w->wake;
-        void *wake_arg = w->wake_arg;
-        uint32_t was = atomic_exchange_explicit(&w->word, FAR__WAITER_DONE, memory_order_acq_rel);
-        if (was == FAR__WAITER_READS) {
-            if (!mine && wake)
-                wake(wake_arg);
-        } else {
+        bool reads = atomic_load(&w->word) == FAR__WAITER_READS;
+        if (reads && w->wake && !pthread_equal(w->thread, here))
+            w->wake(w->wake_arg);
+        atomic_exchange_explicit(&w->word, FAR__WAITER_DONE, memory_order_acq_rel);
+        if (!reads)
             far__futex_wake(&w->word, 1);
-        }
     }
 }
 

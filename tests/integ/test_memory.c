@@ -60,8 +60,14 @@ static bool cancel(far_agent *a, far_worker_id to)
     far_future *f;
     if (!m || far_call(a, to, "echo", m, LIMIT, 0, &f) != FAR_OK)
         return false;
-    (void)far_future_cancel(f);
-    must(far_future_done(f));
+    /* False: another thread is ending it at this moment. */
+    if (far_future_cancel(f))
+        must(far_future_done(f));
+    far_status status;
+    do
+        status = far_future_wait(f, FAR_FOREVER);
+    while (status == FAR_EINTR);
+    must_ok(status);
     far_future_release(f);
     return true;
 }
