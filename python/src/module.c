@@ -125,7 +125,8 @@ static PyObject *current_call(PyObject *module, PyObject *none)
 static PyObject *serving(PyObject *module, PyObject *agent)
 {
     (void)module;
-    return PyBool_FromLong(works_for == agent);
+    /* A coroutine is served by the thread of the event loop. */
+    return PyBool_FromLong(works_for == agent || (PyObject *)far__py_serving_agent() == agent);
 }
 
 static PyObject *read_rref(PyObject *module, PyObject *index)
