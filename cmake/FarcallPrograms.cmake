@@ -24,6 +24,16 @@ if(FARCALL_BUILD_BENCH)
   farcall_add_programs(bench/floors)
 endif()
 
+# examples/<program> with as many workers.
+function(farcall_test_example name workers program)
+  add_test(NAME examples.${name}
+           COMMAND ${launch} -n ${workers} "${FARCALL_PYTHON}"
+                   "${PROJECT_SOURCE_DIR}/examples/${program}" ${ARGN})
+  set_tests_properties(
+    examples.${name} PROPERTIES TIMEOUT 300 LABELS examples
+    ENVIRONMENT "PYTHONPATH=${CMAKE_BINARY_DIR}/python;${FARCALL_SANITIZER_ENV}")
+endfunction()
+
 # They are run as well: that all comes out, not how fast.
 if(FARCALL_BUILD_TESTS AND NOT FARCALL_SANITIZE MATCHES "thread")
   set(launch "${FARCALL_PYTHON}" "${PROJECT_SOURCE_DIR}/python/farcall/launch.py" run)
@@ -31,6 +41,11 @@ if(FARCALL_BUILD_TESTS AND NOT FARCALL_SANITIZE MATCHES "thread")
     add_test(NAME examples.matrix
              COMMAND ${launch} -n 3 "$<TARGET_FILE:examples_matrix>" --calls 200)
     set_tests_properties(examples.matrix PROPERTIES TIMEOUT 60 LABELS examples)
+  endif()
+  if(FARCALL_BUILD_EXAMPLES AND FARCALL_BUILD_PYTHON)
+    farcall_test_example(rl 4 rl/main.py --picture "${CMAKE_BINARY_DIR}/examples/rl.png")
+    farcall_test_example(pipeline 4 pipeline.py)
+    farcall_test_example(service 3 service.py)
   endif()
   if(FARCALL_BUILD_BENCH AND FARCALL_BUILD_PYTHON)
     add_test(NAME bench.smoke

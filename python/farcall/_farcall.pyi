@@ -3,6 +3,7 @@ import asyncio
 from typing import (
     Any,
     Callable,
+    Coroutine,
     Dict,
     Generator,
     Generic,
@@ -108,6 +109,17 @@ class Agent:
     def rpc_sync(
         self,
         to: _To,
+        func: Callable[..., Coroutine[Any, Any, _T]],
+        args: Optional[Iterable[Any]] = None,
+        kwargs: Optional[Mapping[str, Any]] = None,
+        timeout: Timeout = None,
+        *,
+        copy: bool = False,
+    ) -> _T: ...
+    @overload
+    def rpc_sync(
+        self,
+        to: _To,
         func: Callable[..., _T],
         args: Optional[Iterable[Any]] = None,
         kwargs: Optional[Mapping[str, Any]] = None,
@@ -130,6 +142,17 @@ class Agent:
     def rpc_async(
         self,
         to: _To,
+        func: Callable[..., Coroutine[Any, Any, _T]],
+        args: Optional[Iterable[Any]] = None,
+        kwargs: Optional[Mapping[str, Any]] = None,
+        timeout: Timeout = None,
+        *,
+        copy: bool = False,
+    ) -> Future[_T]: ...
+    @overload
+    def rpc_async(
+        self,
+        to: _To,
         func: Callable[..., _T],
         args: Optional[Iterable[Any]] = None,
         kwargs: Optional[Mapping[str, Any]] = None,
@@ -148,6 +171,17 @@ class Agent:
         *,
         copy: bool = False,
     ) -> Future[Any]: ...
+    @overload
+    def remote(
+        self,
+        to: _To,
+        func: Callable[..., Coroutine[Any, Any, _T]],
+        args: Optional[Iterable[Any]] = None,
+        kwargs: Optional[Mapping[str, Any]] = None,
+        timeout: Timeout = None,
+        *,
+        copy: bool = True,
+    ) -> RRef[_T]: ...
     @overload
     def remote(
         self,
@@ -188,6 +222,16 @@ class Agent:
 @overload
 def rpc_sync(
     to: _To,
+    func: Callable[..., Coroutine[Any, Any, _T]],
+    args: Optional[Iterable[Any]] = None,
+    kwargs: Optional[Mapping[str, Any]] = None,
+    timeout: Timeout = None,
+    *,
+    copy: bool = False,
+) -> _T: ...
+@overload
+def rpc_sync(
+    to: _To,
     func: Callable[..., _T],
     args: Optional[Iterable[Any]] = None,
     kwargs: Optional[Mapping[str, Any]] = None,
@@ -208,6 +252,16 @@ def rpc_sync(
 @overload
 def rpc_async(
     to: _To,
+    func: Callable[..., Coroutine[Any, Any, _T]],
+    args: Optional[Iterable[Any]] = None,
+    kwargs: Optional[Mapping[str, Any]] = None,
+    timeout: Timeout = None,
+    *,
+    copy: bool = False,
+) -> Future[_T]: ...
+@overload
+def rpc_async(
+    to: _To,
     func: Callable[..., _T],
     args: Optional[Iterable[Any]] = None,
     kwargs: Optional[Mapping[str, Any]] = None,
@@ -225,6 +279,16 @@ def rpc_async(
     *,
     copy: bool = False,
 ) -> Future[Any]: ...
+@overload
+def remote(
+    to: _To,
+    func: Callable[..., Coroutine[Any, Any, _T]],
+    args: Optional[Iterable[Any]] = None,
+    kwargs: Optional[Mapping[str, Any]] = None,
+    timeout: Timeout = None,
+    *,
+    copy: bool = True,
+) -> RRef[_T]: ...
 @overload
 def remote(
     to: _To,

@@ -348,6 +348,10 @@ async def echo_async(value):
     return value
 
 
+async def lock_async():
+    return threading.Lock()
+
+
 async def wait_async(gate):
     import asyncio
 

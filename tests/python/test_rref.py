@@ -221,7 +221,7 @@ def test_a_proxy_waits_for_the_value_without_a_thread(world, to):
     before = farcall.rpc_sync(to, farcall.metrics)["threads"]
     futures = [slow.rpc_async().add(0) for _ in range(1000)]
     assert farcall.rpc_sync(to, functions.add, (1, 1)) == 2
-    assert farcall.rpc_sync(to, farcall.metrics)["threads"] < before + 20
+    assert farcall.rpc_sync(to, farcall.metrics)["threads"] < before + 100
     with pytest.raises(farcall.RpcTimeoutError):
         slow.rpc_sync(0.01).get()
     assert not any(future.done() for future in futures)
