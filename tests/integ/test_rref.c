@@ -478,7 +478,7 @@ static void messages_that_are_not_sent(void **state)
 }
 
 /* Many threads make, pass, use and drop at a time. */
-enum { CROWD = 4, ROUNDS = 60 };
+enum { CROWD = 4, ROUNDS = RREFS_SLOW ? 10 : 60 };
 
 typedef struct crowd {
     cluster *c;
