@@ -392,7 +392,7 @@ static void tend_connections(sim *s, void *arg)
         }
     }
     if (!g->over)
-        sim_at(s, s->now + 300 * FAR_MILLISECOND, tend_connections, g);
+        sim_at(s, s->now + (g->calm ? 3000 : 300) * FAR_MILLISECOND, tend_connections, g);
 }
 
 #define FREE_LIST(type, head, before)                                                              \
