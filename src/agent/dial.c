@@ -89,8 +89,9 @@ void far__peer_work(far__task *t)
         p->why[0] = 0;
         p->why_status = FAR_EPEER;
     } else if (p->state == FAR__PEER_UP) {
-        send_waiting(p);
+        /* In the order in which callers did things: a call made after a cancel follows it. */
         far__peer_send_cancels(p, &sent);
+        send_waiting(p);
     }
     far__mutex_unlock(&p->lock);
     far__peer_forget_cancels(&sent);
