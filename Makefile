@@ -21,7 +21,8 @@ help:
 	@echo "make check        formatting, static analysis, and the rules of the house"
 	@echo "make install      to PREFIX ($(PREFIX)), below DESTDIR if that is set"
 	@echo "make sanitize     all tests with address+undefined, the C tests with thread sanitizer"
-	@echo "make soak         the simulations with SEEDS ($(SEEDS)) seeds each"
+	@echo "make soak         the simulations with SEEDS ($(SEEDS)) seeds each, 200 runs with workers"
+	@echo "                  killed, 1,000,000 references"
 	@echo "make clean        remove build/"
 
 demo:
@@ -66,6 +67,8 @@ soak:
 	@for sim in build/dev/tests/sim/test_*; do \
 		FARCALL_SIM_SEEDS=$(SEEDS) "$$sim" || exit 1; \
 	done
+	@FARCALL_KILL_RUNS=200 build/dev/tests/integ/test_rref_loss killed_at_random
+	@FARCALL_RREFS=125000 build/dev/tests/integ/test_rref_life memory_is_flat
 
 clean:
 	rm -rf build
