@@ -290,7 +290,6 @@ struct far__peer {
     far_agent *agent; /* counted */
     far__member info; /* set at creation; of a join: rank 0, whoever that is */
     bool is_self, is_join;
-    far__list retired; /* while the agent closes */
 
     far__mutex lock; /* all below; the connection's lock */
     far__peer_state state;

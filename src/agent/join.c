@@ -158,7 +158,7 @@ static far_status put_wish(const far_agent *a, far_message *m)
 }
 
 /* What rank 0 says about whom it waits for; "" if it says nothing in time. */
-static void ask_missing(far__peer *root, char *text, size_t size)
+void far__join_ask_missing(far__peer *root, char *text, size_t size)
 {
     far_message *m;
     far_future *f;
@@ -177,11 +177,6 @@ static void ask_missing(far__peer *root, char *text, size_t size)
     far_future_release(f);
 }
 
-void far__join_ask_missing(far__peer *root, char *text, size_t size)
-{
-    ask_missing(root, text, size);
-}
-
 /* Waits for the answer to far.join. */
 static far_status await_answer(far_agent *a, far__peer *root, far_future *f, int64_t deadline,
                                far_error *error)
@@ -196,7 +191,7 @@ static far_status await_answer(far_agent *a, far__peer *root, far_future *f, int
             return FAR_OK;
         if (status == FAR_ETIMEOUT && far__clock_now() < deadline) {
             char missing[512];
-            ask_missing(root, missing, sizeof missing);
+            far__join_ask_missing(root, missing, sizeof missing);
             far__log_write(&a->log, FAR_LOG_WARNING, "waiting for the world: %s",
                            missing[0] ? missing : "rank 0 does not answer");
         } else if (status != FAR_ETIMEOUT && status != FAR_EINTR) {
@@ -204,7 +199,7 @@ static far_status await_answer(far_agent *a, far__peer *root, far_future *f, int
         }
     }
     char missing[512];
-    ask_missing(root, missing, sizeof missing);
+    far__join_ask_missing(root, missing, sizeof missing);
     return far__error_set(error, FAR_ETIMEOUT, "the world is not complete after %.6g s: %s",
                           (double)a->init_timeout / 1e9,
                           missing[0] ? missing : "rank 0 does not answer");

@@ -52,7 +52,6 @@ far_status far__peer_create(far_agent *a, const far__member *info, far__peer **o
     far__calls_init(&p->calls);
     far__list_init(&p->sleepers);
     far__list_init(&p->cancelled);
-    far__list_init(&p->retired);
     p->timer_at = FAR__NEVER;
     far__timer_init(&p->timer, far__peer_on_timer);
     far__timer_init(&p->tick, far__peer_on_tick);
